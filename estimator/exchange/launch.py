@@ -261,6 +261,8 @@ def arguments(words: Sequence[Word], short: Mapping[str, str] | None = None) -> 
 
     for word in words:
         text = word.text
+        if short is not None and text[:2] in short and text[2:].isdecimal():  # -O3
+            text = f"{text[:2]}={text[2:]}"
         option = text.startswith("--") or (short is not None and text.startswith("-") and text.partition("=")[0] in short)
         if (option and len(text) > 2) or (option and short):
             end()

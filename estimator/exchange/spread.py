@@ -22,6 +22,8 @@ FEWEST, UNSAID = 2, "the file does not say on how many it runs, but shards the m
 def spread(conf: Configuration, *, deepspeed_key: str = "deepspeed", fsdp_key: str = "fsdp") -> str | None:
     """Put the strategy into the job. What Accelerate's `mixed_precision` says is returned, where it says anything."""
     given = conf.take(deepspeed_key) if deepspeed_key else None
+    if isinstance(path := conf.given.get("fsdp_config"), str) and path:
+        conf.given["fsdp_config"] = _written(conf, "fsdp_config", path)
     fsdp, settings = conf.take(fsdp_key), conf.part("fsdp_config")
     if conf.has("fsdp_offload_params"):  # Accelerate's key beside the Trainer's
         settings = {"offload_params": conf.yes("fsdp_offload_params"), **settings}
@@ -76,19 +78,12 @@ def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
         _merge(conf, deepspeed.found(given, trained=True))
         return
     name = str(given)
-    if name.lstrip().startswith("{"):
-        _merge(conf, deepspeed.found(parse_json(name, conf.where(key)), trained=True))
-        return
     known = conf.facts.tables.get("deepspeed", {}).get(name)
-    if known is None and (text := conf.around.beside(name)) is not None:
-        parsed = parse_json(text, name) if text.lstrip().startswith("{") else parse_yaml(text, name)
-        _merge(conf, deepspeed.found(parsed, trained=True))
-        return
     stage = _STAGE.search(name.rpartition("/")[2])
-    if known is None and stage is None:
-        raise Unreadable(
-            f"{name[:80]!r} is not beside this file: send its content in its place, or put it there", conf.where(key)
-        )
+    here = name.lstrip().startswith("{") or conf.around.beside(name) is not None
+    if known is None and (here or stage is None):
+        _merge(conf, deepspeed.found(_written(conf, key, name), trained=True))
+        return
     offloaded = _OFFLOADED.search(name) is not None
     zero: dict[str, Any] = known or {"stage": int(stage[1]) if stage else 0}
     if known is None:
@@ -100,6 +95,17 @@ def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
             if zero["stage"] == 3:
                 zero["offload_param"] = {"device": "cpu"}
     _merge(conf, deepspeed.found({"zero_optimization": zero}, trained=True))
+
+
+def _written(conf: Configuration, key: str, name: str) -> Any:
+    """Settings by the path of their file, or as JSON. Raises `Unreadable` for a file that is not beside this one."""
+    text = name if name.lstrip().startswith("{") else conf.around.beside(name)
+    if text is None:
+        raise Unreadable(
+            f"{name[:80]!r} is not beside this file: send its content in its place, or put it there", conf.where(key)
+        )
+    where = conf.where(key) if text is name else name
+    return parse_json(text, where) if text.lstrip().startswith("{") else parse_yaml(text, where)
 
 
 def of_fsdp(conf: Configuration, words: Any, given: Mapping[str, Any]) -> None:

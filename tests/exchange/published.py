@@ -24,7 +24,9 @@ import yaml
 from estimator import Answer, estimate
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
+from estimator.contract.units import gib
 from estimator.exchange import READ, Surroundings, read
+from estimator.hardware.parse import hardware_of
 
 KNOWN = Path(__file__).parent.parent / "data" / "published_files.yaml"
 LENGTHS = "its sequences are as long as its data, which are not published with it"
@@ -90,26 +92,31 @@ def told(kind: str, row: str) -> dict[str, Any] | None:
     return next((one for one in known()[kind] if any(fnmatch(row, pattern) for pattern in one["rows"])), None)
 
 
-def compared(row: dict[str, Any]) -> Compared:
-    """The answer to a row, beside its figure."""
+def answered(row: dict[str, Any], card: str | None = None) -> tuple[Compared, Answer | None]:
+    """The answer to a row, beside its figure; None where there is none. `card`: what its GPUs are, where that is asked."""
     name = row["id"]
     apart = (told("apart", name) or {}).get("why", "")
     if (corrected := told("settings", name)) is not None:
         row = {**row, "config": {**row["config"], **corrected["settings"]}}
     given, whose = text(row)
     hardware = Hardware(gpus=row["gpus"]) if row.get("gpus") else None
+    if card is not None:
+        hardware = hardware_of(f"{row['gpus']}x{card}")
     try:
         around = Surroundings(name=row.get("config_file") or name, hardware=hardware, allow_files=False)
         found = read(given, whose, around=around)
         answer = estimate(found.job, allow_files=False)
     except WillItFitError as error:
-        return Compared(None, f"{type(error).__name__}: {error}", apart)
+        return Compared(None, f"{type(error).__name__}: {error}", apart), None
     if not apart and any(one.key == "lengths" for one in found.assumed) and told("lengths", name) is None:
         apart = LENGTHS
+    said = "; ".join(one.key for one in found.left_out)
     beside = 0 if hardware is not None and hardware.in_use else int((found.job.get("hardware") or {}).get("in_use") or 0)
+    if card is not None:
+        return Compared(None, said, apart), answer
     value = predicted(answer, str(row["kind"]), beside)
     measured = row["measured"]["value"] * BYTES[row["measured"]["unit"]]
-    return Compared(value / measured, "; ".join(one.key for one in found.left_out), apart)
+    return Compared(value / measured, said, apart), answer
 
 
 def nearness(ratios: list[float]) -> str:
@@ -119,23 +126,53 @@ def nearness(ratios: list[float]) -> str:
     return f"median error {median(found):.1%}, {near} of {len(found)} within 15 %" if found else "none"
 
 
+def is_verdict(row: dict[str, Any]) -> bool:
+    """Whether a row says that it ran or did not, on cards of its `gpu` or of the size in its `measured`."""
+    return any(part in str(row["kind"]) for part in ("verdict", "out of memory", "card it runs on"))
+
+
+def judged(row: dict[str, Any]) -> tuple[bool, bool | None, Compared]:
+    """Whether a row's run ran, whether the answer says so, and what else there is to say."""
+    size, kind = row["measured"], str(row["kind"])
+    ran = "verdict: ran" in kind or "card it runs on" in kind
+    card = f"{size['value']:g}{size['unit']}" if size.get("unit") else row["gpu"]
+    one, answer = answered({**row, "gpus": row.get("gpus") or 1}, card)
+    apart = (told("verdicts", row["id"]) or {}).get("why") or one.apart
+    if answer is None:
+        return ran, None, Compared(None, one.said, apart)
+    if apart == LENGTHS and not (ran and answer.fits is False):  # what fits at the longest fits; what does not fit there may
+        apart = ""
+    return ran, answer.fits, Compared(None, f"{answer.verdict}, {gib(answer.memory.total_bytes or 0)}", apart)
+
+
+def verdicts(rows: list[dict[str, Any]]) -> None:
+    """Print a line for each verdict, and how many are right."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        ran, fits, one = judged(row)
+        right = "not answered" if fits is None else "right" if fits == ran else "wrong"
+        counts[f"{right}, apart" if one.apart else right] += 1
+        print(f"{row['id'][:58]:58} {'ran' if ran else 'did not':8} {right:12} {one.said[:120]} | {one.apart[:120]}")
+    print(f"verdicts: {dict(counts)}")
+
+
 def main(path: Path, word: str = "") -> None:
     """Print a line for each row, and how near they are by framework."""
     rows = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["rows"]
+    rows = [row for row in rows if word in row["id"]]
+    verdicts([row for row in rows if is_verdict(row)])
     rows = [row for row in rows if row["tier"] in "AB" and word in row["id"] and row["measured"].get("unit") in BYTES]
     rows = [row for row in rows if not any(other in str(row["kind"]) for other in OTHER)]
     found: dict[str, list[Compared]] = defaultdict(list)
     for row in rows:
-        one = compared(row)
+        one, _ = answered(row)
         shown = "-" if one.ratio is None else f"{one.ratio:.2f}"
         print(f"{row['id'][:58]:58} {row['measured']['value']:8} {shown:>5} {'apart' if one.apart else '':5} {one.said[:150]}")
         found[row["framework"]].append(one)
     for whose, ones in sorted(found.items()):
-        answered = [one for one in ones if one.ratio is not None]
-        print(f"{whose:16} {nearness([one.ratio for one in answered if one.ratio is not None and not one.apart])}")
-        print(
-            f"    {len(answered)} of {len(ones)} answered: {nearness([one.ratio for one in answered if one.ratio is not None])}"
-        )
+        some = [one for one in ones if one.ratio is not None]
+        print(f"{whose:16} {nearness([one.ratio for one in some if one.ratio is not None and not one.apart])}")
+        print(f"    {len(some)} of {len(ones)} answered: {nearness([one.ratio for one in some if one.ratio is not None])}")
         for why, count in Counter(one.apart for one in ones if one.apart).most_common():
             print(f"    {count:3} apart: {why}")
         for why, count in Counter(one.said[:60] for one in ones if one.ratio is None and not one.apart).most_common():

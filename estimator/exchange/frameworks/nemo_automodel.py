@@ -10,6 +10,9 @@ from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 
+HELD = ("master_weights", "store_param_remainders", "exp_avg_dtype", "exp_avg_sq_dtype", "master_weight_dtype")
+"""Settings of an optimizer of what it holds, and in which type (Transformer Engine's FusedAdam)."""
+
 
 def read(conf: Configuration) -> None:
     """The job that a recipe is."""
@@ -34,6 +37,10 @@ def read(conf: Configuration) -> None:
     if known is None:
         conf.leave("optimizer", f"{given}: a job has no such optimizer; AdamW is taken")
     conf.put("training.optimizer", known or "adamw_torch")
+    if held := [name for name in HELD if conf.part("optimizer").get(name)]:
+        conf.leave("optimizer", f"{', '.join(held)}: states and copies of weights are read as in the type of the weights")
+    if frozen := conf.part("freeze_config"):
+        conf.leave("freeze_config", f"{', '.join(map(str, frozen))}: what is frozen is not read")
     loss = str(conf.part("loss_fn").get("_target_", "")).rpartition(".")[2]
     if conf.part("loss_fn").get("fp32_upcast") is False:
         conf.leave("loss_fn.fp32_upcast", "false: logits that stay in bf16 are read as upcast to float32; an upper bound")
@@ -81,11 +88,17 @@ def _adapter(conf: Configuration) -> None:
     if not part:
         return
     given = part.get("target_modules")
-    every = part.get("match_all_linear") or given in (None, "*_proj", "*.proj")
+    every = part.get("match_all_linear") or given in (None, "*_proj", "*.proj") or (isinstance(given, list) and "*_proj" in given)
     targets = (
-        "all-linear" if every else [str(one).removeprefix("*") for one in given] if isinstance(given, list) else "all-linear"
+        "all-linear"
+        if every
+        else [str(one).removeprefix("*").removeprefix(".") for one in given]
+        if isinstance(given, list)
+        else "all-linear"
     )
     found: dict[str, Any] = {"type": "lora", "rank": _number(conf, part, "peft.dim") or 8, "targets": targets, "dtype": "bf16"}
+    if part.get("use_dora"):
+        found["type"] = "dora"
     if part.get("dropout"):
         found["dropout"] = part["dropout"]
     conf.put("training.adapter", found)

@@ -25,17 +25,19 @@ def read(conf: Configuration) -> None:
     weights = trainer.dtype(conf, "model.torch_dtype_str")
     mixed = {"BF16": "bf16", "FP16": "fp16"}.get(str(conf.take("training.mixed_precision_dtype") or "").upper())
     if conf.yes("training.use_peft"):
-        bits = 4 if conf.yes("peft.q_lora") else None
+        bits = (conf.whole("peft.q_lora_bits") or 4) if conf.yes("peft.q_lora") else None
         trainer.quantized(conf, bits, conf.yes("peft.use_bnb_nested_quant"), conf.text("peft.bnb_4bit_quant_type") or "fp4")
-        if bits and not conf.has("peft.bnb_4bit_compute_dtype"):
+        if bits == 4 and not conf.has("peft.bnb_4bit_compute_dtype"):
             conf.put("training.quantization_compute", "fp32")
             conf.assume("peft.bnb_4bit_compute_dtype", "float32", "oumi's own")
-        elif bits and trainer.dtype(conf, "peft.bnb_4bit_compute_dtype") == "fp32":
+        elif bits == 4 and trainer.dtype(conf, "peft.bnb_4bit_compute_dtype") == "fp32":
             conf.put("training.quantization_compute", "fp32")
         given = conf.names("peft.lora_target_modules")
         rank, dropout = conf.whole("peft.lora_r") or 8, conf.number("peft.lora_dropout") or 0.0
         targets = "all-linear" if given == ["all-linear"] else given or trainer.pefts_targets(conf)
         conf.put("training.adapter", {"type": "lora", "rank": rank, "dropout": dropout, "targets": targets, "dtype": "fp32"})
+        if saved := conf.names("peft.lora_modules_to_save"):
+            conf.put("training.adapter.modules_to_save", saved)
     trainer.precision(conf, weights, mixed)
     conf.put("training.micro_batch_size", conf.whole("training.per_device_train_batch_size"))
     conf.put("training.gradient_accumulation_steps", conf.whole("training.gradient_accumulation_steps"))
@@ -66,10 +68,19 @@ def _flatten(conf: Configuration) -> None:
 
 
 def _spread(conf: Configuration) -> None:
-    """FSDP, if it is enabled."""
+    """FSDP or DeepSpeed, whichever is enabled."""
     if conf.yes("fsdp.enable_fsdp"):
         given: dict[str, Any] = {"sharding_strategy": conf.take("fsdp.sharding_strategy")}
         if conf.yes("fsdp.cpu_offload"):
             given["offload_params"] = True
         spreading.of_fsdp(conf, "full_shard", given)
+    if conf.yes("deepspeed.enable_deepspeed"):
+        if path := conf.text("deepspeed.deepspeed_config_path"):
+            spreading.of_deepspeed(conf, "deepspeed.deepspeed_config_path", path)
+        else:
+            stage = (conf.text("deepspeed.zero_stage") or "ZERO_0")[-1:]
+            moved = {name: conf.part(f"deepspeed.{name}") for name in ("offload_optimizer", "offload_param")}
+            moved = {name: {"device": str(part.get("device", "none")).lower()} for name, part in moved.items() if part}
+            zero = {"stage": int(stage) if stage in "0123" else 0, **moved}
+            spreading.of_deepspeed(conf, "deepspeed", {"zero_optimization": zero})
     spreading.settle(conf)

@@ -42,6 +42,9 @@ def read(conf: Configuration) -> None:
     if several and (replicas := conf.whole("data_parallel_replicate_dim") or 1) > 1:
         conf.put("parallelism.strategy", "hsdp")
         conf.put("parallelism.replicas", replicas)
+    if several and conf.has("fsdp_reshard_after_forward") and not conf.yes("fsdp_reshard_after_forward"):
+        conf.put("parallelism.reshard_after_forward", False)
+    conf.skip("fsdp_reshard_after_forward")
     if conf.yes("fsdp_cpu_offload"):
         for part in ("parameters", "gradients", "optimizer"):
             conf.put(f"offload.{part}", "cpu")

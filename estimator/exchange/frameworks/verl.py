@@ -61,6 +61,8 @@ def _sharded(conf: Configuration, strategy: str, part: str) -> None:
         conf.put("parallelism.strategy", "hsdp")
         conf.put("parallelism.replicas", conf.gpus // size)
     spreading.settle(conf)
+    if conf.has(f"{part}.reshard_after_forward") and not conf.yes(f"{part}.reshard_after_forward") and conf.gpus > 1:
+        conf.put("parallelism.reshard_after_forward", False)
     if conf.has(f"{part}.offload_policy") and conf.yes(f"{part}.offload_policy"):
         for what in ("parameters", "gradients", "optimizer"):
             conf.put(f"offload.{what}", "cpu")
@@ -143,6 +145,7 @@ def _update(conf: Configuration) -> None:
         trainer.clipping(conf, f"{ACTOR}.grad_clip")
         _adapter(conf, MODEL)
         _kernels(conf, MODEL)
+        trainer.attention(conf, f"{MODEL}.override_config.attn_implementation")
         if conf.get("training.loss") is None:
             conf.leave("loss", LOSS)
     spreading.hardware(conf)
@@ -176,8 +179,8 @@ def _megatron(conf: Configuration) -> None:
     found = megatron.read(" ".join(words))
     conf.job = {**found.job, **conf.job}
     conf.left_out += found.left_out
-    if conf.whole(f"{MODEL}.lora_rank"):
-        conf.put("training.adapter", {"type": "lora", "rank": conf.whole(f"{MODEL}.lora_rank")})
+    if rank := conf.whole(f"{MODEL}.lora.rank") or conf.whole(f"{MODEL}.lora_rank"):
+        conf.put("training.adapter", {"type": "lora", "rank": rank})
 
 
 def _others(conf: Configuration, mega: bool) -> None:

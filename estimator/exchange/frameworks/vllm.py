@@ -18,6 +18,7 @@ SHORT = {
     "-dp": "data_parallel_size",
     "-q": "quantization",
     "-cc": "compilation_config",
+    "-O": "optimization_level",
 }
 TYPES = {
     "bfloat16": "bf16",
