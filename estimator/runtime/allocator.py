@@ -9,7 +9,11 @@ allocator, used or not, until the driver has nothing left: then all that are who
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
+Event = tuple[int, list[int], list[int]]
+"""Bytes of a block, negative where one is freed; the stack on which it is put, or from which it is taken; another to take it
+from where that is empty. Nothing is freed where both are."""
 MIB = 2**20
 SMALL, SMALL_SEGMENT = MIB, 2 * MIB
 LARGE, LARGE_SEGMENT = 10 * MIB, 20 * MIB
@@ -65,6 +69,14 @@ class CachingAllocator:
             has = size
         sizes[address] = has
         return address
+
+    def play(self, events: Iterable[Event]) -> None:
+        """Allocate and free, in order."""
+        for size, stack, other in events:
+            if size > 0:
+                stack.append(self.malloc(size))
+            elif stack or other:
+                self.release((stack or other).pop())
 
     def _segment(self, size: int) -> tuple[int, int]:
         """Address and bytes of a new segment, which touches no other."""

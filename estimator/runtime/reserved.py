@@ -10,11 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, CachingAllocator, ExpandableAllocator
+from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, Event, ExpandableAllocator
+from estimator.runtime.played import PlayedAllocator
+from estimator.tape.lifetimes import uncollected
 from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
 STEPS = 2
+NONE: list[int] = []
 BETWEEN = ("evaluate", "generate", "score")
 """Phases that run in the thread in which forward runs."""
 
@@ -34,13 +37,17 @@ class MoreThanAsked(Exception):
 def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | None = None) -> Reserved:
     """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on. Raises
     `MoreThanAsked` as soon as more than `most` bytes cannot be given back."""
+    with uncollected():
+        return _reserved(tape, workspace, expandable, most)
+
+
+def _reserved(tape: Tape, workspace: int, expandable: bool, most: int | None) -> Reserved:
     small = _small_segments(tape)
     run = _Run(tape, expandable, None if most is None else most - small)
     course = zip(tape.phases, folded(tape), strict=True)
     phases = [(phase.name, fold.blocks) for phase, fold in course if not phase.aside]
     loading = [block for name, blocks in phases if name == "load" for block in blocks]
     run.play(loading, skipped=OPTIMIZER_STATE)
-    run.born.clear()
     threads = set()
     for step in range(STEPS):
         for name, blocks in phases:
@@ -49,13 +56,12 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | N
             thread = "forward" if name in BETWEEN else name
             if thread != "optimizer_step" and thread not in threads:
                 threads.add(thread)
-                run.allocator.malloc(workspace)
+                run.allocator.play([(workspace, [], NONE)])
             if name == "optimizer_step" and not step:
-                born, run.born = run.born, []
                 run.play(loading, only=OPTIMIZER_STATE)
-                run.born = born
             run.play(blocks)
-        run.end_step()
+        if step < STEPS - 1:
+            run.end_step()
     return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
 
 
@@ -73,13 +79,16 @@ class _Run:
 
     def __init__(self, tape: Tape, expandable: bool, most: int | None):
         self.tape, self.most = tape, most
-        self.allocator = ExpandableAllocator() if expandable else CachingAllocator()
+        self.allocator: PlayedAllocator | ExpandableAllocator = ExpandableAllocator() if expandable else PlayedAllocator()
         self.alive: defaultdict[int, list[int]] = defaultdict(list)
-        self.born: list[int] = []
+        self.born: set[int] = set()
+        """Storages of the steps, alive or not."""
         self.kept: defaultdict[Slot | None, list[int]] = defaultdict(list)
         """Storages that a slot's earlier stretches left alive."""
         self.large: dict[Stretch, list[int]] = {}
         """Events of a stretch that reach the pool of large blocks."""
+        self.events: dict[Stretch, list[Event]] = {}
+        """The same, as the allocator plays them."""
         self.partners: dict[Stretch, dict[int, int]] = {}
         self.freed: dict[Stretch, list[int]] = {}
         """What the first pass of a stretch freed."""
@@ -96,29 +105,49 @@ class _Run:
                     if not turn and block.repeat > 1 and len(block.blocks) > 1 and only is None and skipped is None:
                         self._pair_period(block)
                 elif self.large[block]:
-                    self._events(block, only, skipped)
+                    self._pass(block, only, skipped)
 
-    def _events(self, block: Stretch, only: str | None, skipped: str | None) -> None:
-        alive, malloc, release = self.alive, self.allocator.malloc, self.allocator.release
-        sizes, components = self.tape.sizes, self.tape.components
-        all_of_it = only is None and skipped is None
-        partners = self.partners.get(block)
-        freed: list[int] = []
-        for event in self.large[block]:
-            if event > 0:
-                if all_of_it or ((only is None or components[event] == only) and components[event] != skipped):
-                    alive[event].append(malloc(sizes[event]))
-                    self.born.append(event)
-                continue
-            stack = alive.get(-event) or (alive.get(partners.get(-event, 0)) if partners else None)
-            if stack:
-                release(stack.pop())
-                freed.append(-event)
+    def _pass(self, block: Stretch, only: str | None, skipped: str | None) -> None:
+        components = self.tape.components
+        if only is None and skipped is None:
+            if block not in self.events:
+                self.events[block] = self._played(block, self.large[block])
+                self.born.update(event for event in self.large[block] if event > 0)
+            wanted, events = self.large[block], self.events[block]
+        else:
+            wanted = [
+                e for e in self.large[block] if e < 0 or ((only is None or components[e] == only) and components[e] != skipped)
+            ]
+            events = self._played(block, wanted)
+        first = block not in self.partners and block.slot is not None and block.slot.total > 1
+        freed = self._frees(wanted) if first else []
+        self.allocator.play(events)
         if self.most is not None and self.allocator.highest > self.most:
             raise MoreThanAsked
-        if partners is None and block.slot is not None and block.slot.total > 1:
+        if first:
             self.freed[block] = freed
             self.partners[block] = self._pairs(block, freed)
+            self.events.pop(block, None)
+
+    def _played(self, block: Stretch, events: list[int]) -> list[Event]:
+        """Events of a stretch as the allocator plays them, with the stacks of their storages."""
+        alive, sizes, partners = self.alive, self.tape.sizes, self.partners.get(block)
+        if not partners:
+            return [(sizes[e], alive[e], NONE) if e > 0 else (-sizes[-e], alive[-e], NONE) for e in events]
+        others = {storage: alive[partner] for storage, partner in partners.items()}
+        return [(sizes[e], alive[e], NONE) if e > 0 else (-sizes[-e], alive[-e], others.get(-e, NONE)) for e in events]
+
+    def _frees(self, events: list[int]) -> list[int]:
+        """What these events will free, in order: storages that are alive by then."""
+        alive = {abs(event): len(self.alive[abs(event)]) for event in events}
+        freed = []
+        for event in events:
+            if event > 0:
+                alive[event] += 1
+            elif alive[-event]:
+                alive[-event] -= 1
+                freed.append(-event)
+        return freed
 
     def _pairs(self, block: Stretch, freed: list[int]) -> dict[int, int]:
         """What a later pass frees instead of a storage from before the first: the same of the pass before it.
@@ -156,13 +185,12 @@ class _Run:
                 if alike:
                     self.partners[one][storage] = alike[0]
                     kept.remove(alike[0])
+            self.events.pop(one, None)
 
     def end_step(self) -> None:
         """What a step leaves behind is freed: the gradients."""
-        for storage in self.born:
-            for block in self.alive.pop(storage, ()):
-                self.allocator.release(block)
-        self.born.clear()
+        sizes, alive = self.tape.sizes, self.alive
+        self.allocator.play((-sizes[one], alive[one], NONE) for one in self.born for _ in range(len(alive[one])))
 
 
 def _leaves(block: Stretch) -> Iterator[Stretch]:
