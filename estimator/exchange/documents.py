@@ -32,8 +32,10 @@ from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import estimate
 from estimator.pipeline.notes.gathered import of_kind, texts
-from estimator.specs.resolve import WEIGHTS
+from estimator.specs.resolve import WEIGHTS, resolve
 
+MOST_NAME = 200
+"""Letters of a model's name."""
 MOST_STARTED, MOST_SCRIPTS = 200, 4
 """Commands of a script, and scripts in Python that they start, that are looked at."""
 
@@ -65,12 +67,28 @@ def surroundings(path: Path, on: str | Hardware | None) -> Surroundings:
 def job_of(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None = None) -> Job:
     """A job as `estimate` takes it, or the path of any file that `read_file` reads. `on`: hardware in place of its own."""
     if isinstance(job, str | Path):
+        _refuse_model(str(job))
         found = read_file(job, on)
         if not found.job.get("model"):
             raise InvalidValue(f"a file of {found.framework} names no model: import it with --model first", "model")
         return read_job(found.job)
     given = read_job(job)
     return given if on is None else given.model_copy(update={"hardware": hardware_of(on)})
+
+
+def _refuse_model(text: str) -> None:
+    """Raise `InvalidValue` for a model's name where a job is asked about."""
+    if len(text) > MOST_NAME or Path(text).suffix in (".yaml", ".yml", ".json") or {"/", "\0"} & {*text} or Path(text).exists():
+        return
+    name = ""
+    with suppress(WillItFitError):
+        name = resolve(text, allow_files=False).name
+    if name:
+        raise InvalidValue(
+            f"is a model, and this is asked of a job: write a file with `model: {name}` in it, and with what is done with it; "
+            f"or ask `willitfit which {name}`",
+            text,
+        )
 
 
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:

@@ -118,7 +118,7 @@ def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
             "task",
         )
     refuse_without_torch(spec)
-    what = f"a {spec.model_type} model is counted by torch, which"
+    what = f"{spec.model_type} models are of no family here, and torch counts them without this"
     training, form = job.training, job.training.activation_checkpointing
     checkpoints = isinstance(form, CheckpointForm) and (form.budget is not None or form.segments or form.uniform)
     for asked, where, instead in (
@@ -136,7 +136,7 @@ def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
         (form == "sqrt" or checkpoints, "training.activation_checkpointing", "full, none or selective"),
     ):
         if asked:
-            raise NotModelled(f"{what} does not play this: write {instead}", where)
+            raise NotModelled(f"{what}: write {instead}", where)
 
 
 def check_lengths(job: Job, model: Model) -> None:

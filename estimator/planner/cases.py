@@ -107,6 +107,10 @@ def usual(asked: Any, name: str, lengths: Lengths, allow_files: bool = True) -> 
     most = found.spec.longest_sequence or CONTEXT
     serving = {"context": lengths.context or min(CONTEXT, most), "concurrency": lengths.concurrency}
     training = {"sequence_length": lengths.sequence or min(SEQUENCE, most), "micro_batch_size": lengths.batch}
+    if name.startswith("serve") and lengths.sequence is not None:
+        raise Contradiction("is how long sequences are in training, and this is served: say the context", "sequence")
+    if not name.startswith("serve") and lengths.context is not None:
+        raise Contradiction("is how long served sequences are, and this is trained: say the sequence", "context")
     if lengths.tokens is not None:
         try:
             training["tokens"] = parse_count(lengths.tokens)

@@ -17,6 +17,19 @@ DEGREES = tuple(
     f"parallelism.{name}" for name in ("data", "tensor", "pipeline", "context", "expert", "expert_tensor", "replicas")
 )
 """Numbers of ranks."""
+BATCH = ("training.micro_batch_size",)
+OTHERWISE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("batch", "batch_size", "bs", "per_device_train_batch_size", "micro_batch"), BATCH),
+    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "max_length", "max_seq_len", "max_seq_length"), POSITIONS),
+    **dict.fromkeys(("ctx", "context_length", "max_model_len", "num_ctx", "length"), POSITIONS),
+    **dict.fromkeys(("gpu_count", "num_gpus", "n_gpus"), ("hardware.gpus",)),
+    **dict.fromkeys(("tp", "tensor_parallel_size"), ("parallelism.tensor",)),
+    **dict.fromkeys(("pp", "pipeline_parallel_size"), ("parallelism.pipeline",)),
+    **dict.fromkeys(("rank", "r", "lora_r", "lora_rank"), ("training.adapter.rank",)),
+    **dict.fromkeys(("grad_accum", "gradient_accumulation"), ("training.gradient_accumulation_steps",)),
+    **dict.fromkeys(("users", "requests"), ("serving.concurrency",)),
+}
+"""What programs and people call a field that has another name here."""
 LAYERS = ("serving.gpu_layers", "serving.n_cpu_moe")
 """Numbers of llama.cpp's that count layers, and the output as one more."""
 
@@ -88,6 +101,7 @@ def _field(job: Job, part: BaseModel, name: str, whole: str) -> Any:
     if name not in type(part).model_fields:
         known = list(_names(job))
         same = [one for one in known if one.endswith(f".{name}")] if name else []
+        same = same or list(OTHERWISE.get(name.lower().replace("-", "_"), ()))
         near = f" Did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(whole, known)
         raise UnknownKey(f"a job has no such field.{near}", whole)
     return getattr(part, name)

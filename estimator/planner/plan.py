@@ -66,7 +66,10 @@ def plan(
     """
     given = job_of(job)
     if given.task != "train":
-        raise NotModelled("plans are of training; ask `willitfit which` what serves a model", "task")
+        raise NotModelled(
+            "plans are of training; ask `willitfit which` what serves a model, `willitfit replicas` how many copies of it",
+            "task",
+        )
     limits = Within(None if within is None else amounts.hours(within), None if under is None else amounts.money(under))
     day, model = today or date.today(), resolve(given.model, allow_files)
     filled, _ = with_defaults(given, model.spec, model.stored)

@@ -40,7 +40,8 @@ def values(job: Job, field: str, asked: str | Iterable[Any]) -> Values:
     if not texts:
         raise InvalidValue("has no values: write one, several with commas between, or a range such as 1k..128k", field)
     kinds = _kinds(part, last)
-    thousand = None if not kinds & {"integer", "number"} else 1000 if "string" in kinds else 1024
+    named = field == "hardware.gpu" or not kinds & {"integer", "number"}  # 4090 is a card's name, too
+    thousand = None if named else 1000 if "string" in kinds else 1024
     found: list[Any] = []
     for text in texts:
         found += _read(field, text.strip(), thousand, MOST - len(found)) if isinstance(text, str) else [text]

@@ -61,7 +61,7 @@ class PlayedAllocator:
                 stack.append(address)
             elif stack or other:
                 address = (stack or other).pop()
-                size = surplus.pop(address, 0) - size if address in surplus else -size
+                size = surplus.pop(address) - size if address in surplus else -size
                 end = address + size
                 if end in starts:
                     key = starts.pop(end)

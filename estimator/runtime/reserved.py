@@ -7,15 +7,17 @@ makes its states; the second finds them there, and gradients gone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
+from estimator.tape.lifetimes import uncollected
 from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
 STEPS = 2
+NONE: list[int] = []
 BETWEEN = ("evaluate", "generate", "score")
 """Phases that run in the thread in which forward runs."""
 
@@ -35,6 +37,11 @@ class MoreThanAsked(Exception):
 def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | None = None) -> Reserved:
     """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on. Raises
     `MoreThanAsked` as soon as more than `most` bytes cannot be given back."""
+    with uncollected():
+        return _reserved(tape, workspace, expandable, most)
+
+
+def _reserved(tape: Tape, workspace: int, expandable: bool, most: int | None) -> Reserved:
     small = _small_segments(tape)
     run = _Run(tape, expandable, None if most is None else most - small)
     course = zip(tape.phases, folded(tape), strict=True)
@@ -49,7 +56,7 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | N
             thread = "forward" if name in BETWEEN else name
             if thread != "optimizer_step" and thread not in threads:
                 threads.add(thread)
-                run.allocator.play([(workspace, [], [])])
+                run.allocator.play([(workspace, [], NONE)])
             if name == "optimizer_step" and not step:
                 run.play(loading, only=OPTIMIZER_STATE)
             run.play(blocks)
@@ -72,10 +79,10 @@ class _Run:
 
     def __init__(self, tape: Tape, expandable: bool, most: int | None):
         self.tape, self.most = tape, most
-        self.allocator = ExpandableAllocator() if expandable else PlayedAllocator()
+        self.allocator: PlayedAllocator | ExpandableAllocator = ExpandableAllocator() if expandable else PlayedAllocator()
         self.alive: defaultdict[int, list[int]] = defaultdict(list)
         self.born: set[int] = set()
-        """Storages of this step, alive or not."""
+        """Storages of the steps, alive or not."""
         self.kept: defaultdict[Slot | None, list[int]] = defaultdict(list)
         """Storages that a slot's earlier stretches left alive."""
         self.large: dict[Stretch, list[int]] = {}
@@ -101,42 +108,40 @@ class _Run:
                     self._pass(block, only, skipped)
 
     def _pass(self, block: Stretch, only: str | None, skipped: str | None) -> None:
-        if only is not None or skipped is not None:
-            components = self.tape.components
-            self.allocator.play(
-                self._played(block, lambda e: (only is None or components[e] == only) and components[e] != skipped)
-            )
-        else:
-            pairs = block not in self.partners and block.slot is not None and block.slot.total > 1
-            freed = self._frees(block) if pairs else []
+        components = self.tape.components
+        if only is None and skipped is None:
             if block not in self.events:
-                self.events[block] = self._played(block)
-            self.born.update(e for e in self.large[block] if e > 0)
-            self.allocator.play(self.events[block])
-            if pairs:
-                self.freed[block] = freed
-                self.partners[block] = self._pairs(block, freed)
-                del self.events[block]
+                self.events[block] = self._played(block, self.large[block])
+                self.born.update(event for event in self.large[block] if event > 0)
+            wanted, events = self.large[block], self.events[block]
+        else:
+            wanted = [
+                e for e in self.large[block] if e < 0 or ((only is None or components[e] == only) and components[e] != skipped)
+            ]
+            events = self._played(block, wanted)
+        first = block not in self.partners and block.slot is not None and block.slot.total > 1
+        freed = self._frees(wanted) if first else []
+        self.allocator.play(events)
         if self.most is not None and self.allocator.highest > self.most:
             raise MoreThanAsked
+        if first:
+            self.freed[block] = freed
+            self.partners[block] = self._pairs(block, freed)
+            self.events.pop(block, None)
 
-    def _played(self, block: Stretch, wanted: Callable[[int], bool] | None = None) -> list[Event]:
-        """The large events of a stretch, with the stacks of their storages; of what is allocated, only what is `wanted`."""
-        alive, sizes, partners = self.alive, self.tape.sizes, self.partners.get(block, {})
-        found: list[Event] = []
-        for event in self.large[block]:
-            if event < 0:
-                other = alive[partners[-event]] if -event in partners else []
-                found.append((-sizes[-event], alive[-event], other))
-            elif wanted is None or wanted(event):
-                found.append((sizes[event], alive[event], []))
-        return found
+    def _played(self, block: Stretch, events: list[int]) -> list[Event]:
+        """Events of a stretch as the allocator plays them, with the stacks of their storages."""
+        alive, sizes, partners = self.alive, self.tape.sizes, self.partners.get(block)
+        if not partners:
+            return [(sizes[e], alive[e], NONE) if e > 0 else (-sizes[-e], alive[-e], NONE) for e in events]
+        others = {storage: alive[partner] for storage, partner in partners.items()}
+        return [(sizes[e], alive[e], NONE) if e > 0 else (-sizes[-e], alive[-e], others.get(-e, NONE)) for e in events]
 
-    def _frees(self, block: Stretch) -> list[int]:
-        """What a pass of a stretch will free, in order: storages that are alive by then."""
-        alive = {abs(event): len(self.alive[abs(event)]) for event in self.large[block]}
+    def _frees(self, events: list[int]) -> list[int]:
+        """What these events will free, in order: storages that are alive by then."""
+        alive = {abs(event): len(self.alive[abs(event)]) for event in events}
         freed = []
-        for event in self.large[block]:
+        for event in events:
             if event > 0:
                 alive[event] += 1
             elif alive[-event]:
@@ -185,8 +190,7 @@ class _Run:
     def end_step(self) -> None:
         """What a step leaves behind is freed: the gradients."""
         sizes, alive = self.tape.sizes, self.alive
-        self.allocator.play((-sizes[one], alive[one], []) for one in self.born for _ in range(len(alive[one])))
-        self.born.clear()
+        self.allocator.play((-sizes[one], alive[one], NONE) for one in self.born for _ in range(len(alive[one])))
 
 
 def _leaves(block: Stretch) -> Iterator[Stretch]:

@@ -113,6 +113,7 @@ def test_hardware_is_read_as_everywhere() -> None:
     found = values(read_job(JOB), "hardware", "2x24GB,h100")
     assert found.shown == ("2x24GB", "h100")
     assert found.taken == ({"memory": "24GB", "gpus": 2}, {"gpu": "h100"})
+    assert values(read_job(JOB), "hardware.gpu", "a100,4090").taken == ("a100", "4090")
 
 
 BAD = [

@@ -120,6 +120,8 @@ BAD = [
     (("gpt2", "lora"), {"within": "24h"}, "needs the length of the run"),
     (("gpt2",), {"within": "24h"}, "serving has no end"),
     (("gpt2",), {"tokens": "1e9"}, "this is served"),
+    (("gpt2",), {"sequence": 512}, "say the context"),
+    (("gpt2", "lora"), {"context": 512}, "say the sequence"),
     (("gpt2", "lora"), {"tokens": "many"}, "is not a count"),
     (("gpt2",), {"memory": "80GB..24GB"}, "is an empty range"),
     (("gpt2",), {"memory": ".."}, "says no amount"),

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from estimator import estimate
 from estimator.pipeline.run import played
-from estimator.runtime.allocator import MIB, CachingAllocator, ExpandableAllocator
+from estimator.runtime.allocator import MIB, CachingAllocator, Event, ExpandableAllocator
+from estimator.runtime.played import PlayedAllocator
 from estimator.runtime.reserved import _Run
 from estimator.simulation.simulation import Simulation
 from estimator.tape.replay import folded
@@ -101,6 +102,26 @@ def test_blocks_never_overlap_and_all_come_back(kind: type[CachingAllocator], as
     assert pool.held == 0
     assert len(pool.free) == (len(pool.segments) if kind is CachingAllocator else bool(asked))
     assert sum(-size for size in pool.sizes.values()) == pool.reserved
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(MIB + 1, 90 * MIB), st.integers(0, 9)), max_size=60))
+def test_a_whole_run_in_one_loop_takes_what_its_blocks_take_one_by_one(asked: list[tuple[int, int]]) -> None:
+    """Where the draw says so, one of the blocks in use is freed before a request, by its own stack or by another's."""
+    taken = []
+    for pool in (CachingAllocator(), PlayedAllocator()):
+        events: list[Event] = []
+        used: list[tuple[int, list[int]]] = []
+        for size, choice in asked:
+            if choice < len(used):
+                gone, stack = used.pop(choice)
+                events.append((-gone, [], stack) if choice % 2 else (-gone, stack, []))
+                events.append((-gone, stack, []))  # which is empty by then, so that nothing is freed
+            used.append((-(-size // 512) * 512, []))
+            events.append((*used[-1], []))
+        pool.play(events)
+        taken.append((pool.reserved, pool.held, pool.highest))
+    assert taken[0] == taken[1]
 
 
 @pytest.mark.parametrize("expandable", [False, True])

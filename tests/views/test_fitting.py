@@ -95,6 +95,7 @@ def test_every_door_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["models", "--fits"], 2, "needs hardware: write --on here"),
         (["models", "--on", "24GB"], 2, "is of --fits"),
+        (["models", "--fits", "--on", "24GB", "--task", "qlora", "--context", "8k"], 2, "say the sequence"),
         (["models", "--fits", "--on", "24GB", "--task", "chat"], 2, "is no task; write serve"),
         (["models", "--fits", "--on", "rtx-4091"], 3, "rtx-4090"),
         (["models", "nonesuch", "--fits", "--on", "24GB"], 3, "nonesuch"),

@@ -9,12 +9,7 @@ from typing import Any
 
 from estimator.contract.errors import NotModelled
 from estimator.families import having
-from estimator.families.falcon import FalconSpec
-from estimator.families.hunyuan_moe import HunyuanMoeSpec
-from estimator.families.nemotron_h import NemotronHSpec
-from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
-from estimator.families.stablelm import StableLmSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
@@ -137,13 +132,13 @@ def check_graph(spec: ModelSpec, field: str) -> None:
     if text.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {text.model_type} models is not modelled yet; {known} are", field)
-    if isinstance(text, FalconSpec) and (text.alibi or not text.parallel_attn):
+    if text.can.graph == "falcon-1" and (text.alibi or not text.parallel_attn):  # type: ignore[attr-defined]
         raise NotModelled(
             "llama.cpp's graph of Falcon turns queries and keys, and has both halves of a layer side by side: Falcon-RW is not "
             "modelled",
             field,
         )
-    if isinstance(text, StableLmSpec) and (text.qk_layernorm or text.use_parallel_residual):
+    if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
     if text.encodes:
         raise NotModelled(
@@ -202,7 +197,8 @@ def clips(spec: DecoderSpec) -> bool:
 
 def key_heads(spec: DecoderSpec) -> int:
     """Heads of keys, one in each layer of the older Falcons with `multi_query`."""
-    one = isinstance(spec, FalconSpec) and spec.multi_query and not spec.new_decoder_architecture
+    falcon = spec.can.graph == "falcon-1"
+    one = falcon and spec.multi_query and not spec.new_decoder_architecture  # type: ignore[attr-defined]
     return 1 if one else spec.num_key_value_heads
 
 
@@ -223,8 +219,8 @@ def window(spec: DecoderSpec) -> int:
 
 def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
-    if isinstance(spec, SmolLM3Spec):
-        return spec.rotating
+    if spec.can.graph == "smollm-3":
+        return tuple(spec.rotating)  # type: ignore[attr-defined]
     turned = spec.can.graph not in UNTURNED and rotary_of(spec)
     return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (turned,) * spec.num_hidden_layers
 
@@ -239,8 +235,8 @@ def fed_width(spec: DecoderSpec) -> int:
 
 def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers have experts."""
-    if isinstance(spec, NemotronHSpec):
-        return tuple([kind == "moe" for kind in spec.kinds])
+    if spec.can.graph == "nemotron-h":
+        return tuple([kind == "moe" for kind in spec.kinds])  # type: ignore[attr-defined]
     return tuple(spec.sparse()) if hasattr(spec, "sparse") else (False,) * spec.num_hidden_layers
 
 
@@ -251,7 +247,7 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
         return None
     special = dict(ROUTINGS[spec.can.routing])
     counts = (asked.get(name) for name in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"))
-    every = next(filter(None, counts), isinstance(spec, HunyuanMoeSpec))
+    every = next(filter(None, counts), spec.can.graph == "hunyuan")
     size = int(getattr(spec, "expert_size", None) or asked["moe_intermediate_size"])
     shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
     if asked.get("n_group", 1) not in (None, 1) and spec.can.routing.endswith("sigmoid"):

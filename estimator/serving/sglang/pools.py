@@ -18,7 +18,6 @@ from itertools import groupby
 
 from estimator.contract.job import Serving
 from estimator.families.cache_layers import CacheLayer, compresses, indexer_bytes
-from estimator.families.encoders import PostNormSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.serving.sglang import compressed
 from estimator.serving.sglang.settings import PADDED_STATES, PAGE, RATIO, STATES, release
@@ -100,8 +99,11 @@ def _chosen_by(layer: CacheLayer, serving: Serving) -> int:
 
 def _layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     """The layers of the cache; of an encoder those that attend, whose keys and values have room as a decoder's do."""
-    if not (spec.pooled_in_sglang and isinstance(spec, PostNormSpec)):
+    if not spec.pooled_in_sglang:
         return spec.cache_layers
+    from estimator.families.encoders import PostNormSpec
+
+    assert isinstance(spec, PostNormSpec)
     size = spec.hidden_size // spec.num_attention_heads
     return (CacheLayer("full", spec.num_attention_heads, size, size),) * spec.depth
 

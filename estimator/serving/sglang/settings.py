@@ -15,7 +15,6 @@ from estimator.contract.job import Job
 from estimator.contract.units import KIB, MIB
 from estimator.facts import catalogue
 from estimator.facts.fact import MeasuredFact, measured
-from estimator.families.parts import ComposedSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 
@@ -146,7 +145,11 @@ def multimodal(spec: ModelSpec) -> bool:
 
 def _seeing(spec: ModelSpec) -> float:
     """The part of its share that a model which sees images gets: by the size of its tower beside a ViT-L/14's."""
-    if not isinstance(spec, ComposedSpec) or not multimodal(spec):
+    if not multimodal(spec):
+        return 1.0
+    from estimator.families.parts import ComposedSpec
+
+    if not isinstance(spec, ComposedSpec):
         return 1.0
     said = spec.vision_config.config()
     layers, width = float(said.get("num_hidden_layers", 24)), float(said.get("hidden_size", 1024))
