@@ -72,6 +72,8 @@ def with_defaults(job: Job, spec: ModelSpec, stored: Stored | None = None, embed
     return job, reasons
 
 
+CLIP = Audio(seconds=15.625)
+"""What a model that reads nothing but sound is trained on."""
 OFF = (False, "none", 0, 1)
 """Values of a default that change nothing: an answer's list for readers may leave them out."""
 
@@ -319,7 +321,7 @@ RULES = (
     ),
     Rule(
         "training.audio",
-        lambda job, spec: Audio(seconds=15.625) if spec.listens else None,
+        lambda job, spec: CLIP if spec.listens else None,
         "250,000 samples, to which wav2vec 2.0 was trained to cut what is longer",
     ),
     Rule(

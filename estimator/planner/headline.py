@@ -13,6 +13,7 @@ from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
+from estimator.pipeline.defaults import CLIP
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.remedies import EXPERTS
@@ -162,7 +163,12 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], 
     scaled = ", fp16 arithmetic (autocast) and a GradScaler" if half == "fp16" else ""
     but = f" but {', '.join(lora['exclude'])}, on which PEFT puts none" if lora and "exclude" in lora else ""
     pure = "; pure bf16: all in bf16" if half == "bf16" else ""
-    requests, batch = _so_many(serving["concurrency"], serving["context"]), _so_many(*reversed(list(training.values())))
+    requests = _so_many(serving["concurrency"], serving["context"])
+    sequences = training["micro_batch_size"]
+    batch = _so_many(sequences, training["sequence_length"])
+    if spec.listens:
+        clips = "one clip" if sequences == 1 else f"{sequences} clips"
+        batch = f"{clips} of {CLIP.seconds:g} s"
     said = []
     if False in by_llamacpp:
         said.append(

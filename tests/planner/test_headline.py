@@ -109,6 +109,7 @@ def test_a_question_says_how_much_is_served_and_trained() -> None:
     assert (served["serving"]["context"], served["serving"]["concurrency"]) == (8192, 4)
     assert (trained["training"]["sequence_length"], trained["training"]["micro_batch_size"]) == (512, 2)
     assert (asked["serve bf16"].total_bytes or 0) > (plain["serve bf16"].total_bytes or 0)
+    assert any("2 clips of 15.625 s per GPU" in said for said in fit("hubert-large", "24GB", batch=2, task="full").assumptions)
 
 
 @pytest.mark.parametrize(("settings", "where"), [({"context": 0}, "context"), ({"batch": 2**30}, "micro_batch_size")])
