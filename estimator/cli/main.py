@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,6 +23,13 @@ from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
 
 COLLECTED = 50_000
 """New objects after which Python searches for cycles, in place of 700: a tenth of the time of loading modules went there."""
+
+
+_QUESTION = re.compile(
+    r"((will|would|does|can (i|we)) )?((run|serve|train|fine-?tune) )?(?P<model>.+?)( (fit|run|work))? on (?P<hardware>.+?) ?\??",
+    re.IGNORECASE,
+)
+"""A question as it is spoken: will 13B fit on 2x24GB?"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,9 +70,12 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _joined(arguments: list[str]) -> list[str]:
     """A headline's arguments with a name of several words in one, as people write it: llama 3.1 8b --on rtx 4090. Of words before
-    the first option the model's name is made, of words after --on what it runs on, where the model stands before it."""
+    the first option the model's name is made, of words after --on what it runs on, where the model stands before it; without
+    --on, of a question (will 13B fit on 2x24GB) both."""
     options = [place for place, word in enumerate(arguments) if word.startswith("-")] + [len(arguments)]
     found = [" ".join(arguments[: options[0]])] if options[0] else []
+    if found and "--on" not in arguments and not os.path.exists(found[0]) and (asked := _QUESTION.fullmatch(found[0])):
+        found = [asked["model"], "--on", asked["hardware"]]
     for start, end in pairwise(options):
         option, *words = arguments[start:end]
         joined = option == "--on" and words and found
