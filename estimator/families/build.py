@@ -145,7 +145,7 @@ class Builder(ParameterStore):
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
             kind = kind if within(self._whole_name(name), self.whole) else self.kernels.linear(kind, inputs, outputs)
-            module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name), dtype))
+            module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self.adapts(name), dtype))
         return self._adapted(name, module, inputs, outputs)
 
     def router(self, name: str, inputs: int, outputs: int) -> Module:
@@ -157,7 +157,7 @@ class Builder(ParameterStore):
         if self.quantization is not None and not within(self._whole_name(name), self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias=True)
         else:
-            module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True, self._adapts(name)))
+            module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True, self.adapts(name)))
         return self._adapted(name, module, inputs, outputs)
 
     def convolution(
@@ -341,12 +341,13 @@ class Builder(ParameterStore):
         """The finished model's forward pass as the job runs it."""
         return self.sharding.root(self._outside, model if self.adapter is None else self.adapter.root(self, model))
 
-    def _adapts(self, name: str) -> bool:
+    def adapts(self, name: str) -> bool:
+        """Whether an adapter is put on the module of that name."""
         return self.adapter is not None and self._adapting and self.adapter.targets(self._whole_name(name))
 
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
         self.linears.append(name)
-        if self.adapter is None or not self._adapts(name):
+        if self.adapter is None or not self.adapts(name):
             return self.pruning(self, name, module)
         self.adapted.append(name)
         return self.adapter.adapt(self, name, module, inputs, outputs)

@@ -5,6 +5,7 @@ After transformers' modeling_gemma4.py (5.23).
 
 from __future__ import annotations
 
+from estimator.contract.errors import Contradiction
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.counted import counted
@@ -70,7 +71,14 @@ class ClippedLinear:
 
 
 def clippable(build: Builder, name: str, inputs: int, outputs: int, clips: bool) -> Module:
-    """A linear layer of the towers, which all have their weights one module deeper."""
+    """A linear layer of the towers, which all have their weights one module deeper. Raises `InvalidJob` where a pattern puts an
+    adapter on what holds it, which PEFT refuses; all linear layers are those within."""
+    if isinstance(getattr(getattr(build.adapter, "chosen", None), "names", None), str) and build.adapts(name):
+        raise Contradiction(
+            f"the pattern fits {name} of Gemma 4's towers, too, which holds a linear layer and is none: end it with .linear "
+            r"there, or keep it to the language model, as .*language_model.*\.q_proj",
+            "training.adapter.targets",
+        )
     return ClippedLinear(build, name, inputs, outputs) if clips else build.linear(name + ".linear", inputs, outputs)
 
 

@@ -11,7 +11,7 @@ from estimator.contract.errors import Contradiction
 from estimator.families.build import Builder
 from estimator.families.experts import entered
 from estimator.families.feed_forward import GatedMLP
-from estimator.families.modules import ACTIVATIONS
+from estimator.families.modules import ACTIVATIONS, Linear
 from estimator.tape import dtypes
 from estimator.tape.matmul import bmm, linear
 from estimator.tape.pointwise import add_, mul, sigmoid, to
@@ -34,10 +34,13 @@ class Router:
         self.top_k, self.experts = spec.num_experts_per_tok, spec.num_local_experts
         self.weight = build.weight("feed_forward.router.weight", (self.experts, spec.hidden_size))
         build.bypassed.append("feed_forward.router")  # a linear layer, as optimizers of matrices see it
+        plain = Linear(self.weight.tensor, None)
+        masked = build.pruning(build, "feed_forward.router", plain)
+        self.masked = masked if masked is not plain else None
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         with entered(self.weight):
-            logits = linear(hidden, self.weight())
+            logits = linear(hidden, self.weight()) if self.masked is None else self.masked(hidden)
             values, chosen = topk(logits, self.top_k)
             scores = scattered(values, chosen, self.experts)
             scores = to(sigmoid(to(scores, dtypes.float32)), scores.dtype)

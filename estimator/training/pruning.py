@@ -83,7 +83,7 @@ def refuse(job: Job) -> None:
 def check(build: Builder, found: Pruning) -> None:
     """Raise `InvalidJob` where nothing was found to be pruned, or a layer whose weight the model uses without calling it: the
     product is then never made anew, and torch's second backward pass fails."""
-    for name in filter(found.targets.chooses, build.bypassed):
+    for name in (n for n in build.bypassed if found.targets.chooses(n) and n not in found.pruned):
         layer = name.rpartition(".")[2]
         raise NotModelled(f"the weight of {layer} is used without its layer: no mask on it; name others", WHERE + ".targets")
     if not found.pruned:
