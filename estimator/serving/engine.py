@@ -72,6 +72,7 @@ class Engine:
         allocates: whether torch's caching allocator hands out its memory.
         share: of a GPU's memory that it may take.
         continuous: whether it takes requests as they come and replays graphs of fused kernels.
+        captures: whether a decoding step replays a CUDA graph; else its kernels are launched one by one.
         timed: whether the time of ranks that share a model out so is known.
         pipelines: whether its layers over the stages of a pipeline are modelled.
         drafter: what guesses tokens ahead, of a job's settings and model; None where nothing does.
@@ -100,6 +101,7 @@ class Engine:
     allocates: bool = False
     share: Callable[[Serving], float] = lambda serving: 1.0
     continuous: bool = False
+    captures: Callable[[Serving], bool] = lambda serving: True
     timed: Callable[[Serving, Topology], bool] = lambda serving, place: True
     pipelines: bool = False
     drafter: Callable[[Serving, ModelSpec], Drafter | None] = lambda serving, spec: None

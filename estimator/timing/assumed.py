@@ -15,10 +15,10 @@ from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import EXPERTS, Tape, Work
 from estimator.timing.curves import DTYPES, peak
-from estimator.timing.engine import JOINED, REDUCED, SCHEDULING, batch, exchanged, joined, steps_of
+from estimator.timing.engine import JOINED, REDUCED, SCHEDULING, batch, exchanged, joined, launches, steps_of
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import KERNELS
-from estimator.timing.passes import Case
+from estimator.timing.passes import LAUNCHES, Case
 from estimator.timing.step import Cases, efficiencies
 from estimator.timing.times import Done, answered
 
@@ -89,11 +89,16 @@ def assumed_pass(job: Job, spec: DecoderSpec, tape: Tape, card: Accelerator, wir
     name = max(ways, key=lambda way: ways[way][0])
     seconds, bounds = ways[name]
     begun, wait, steps = _begun(works), efficiencies()["serving_step"], steps_of(tokens, phase) if server else 0
+    launch, many = efficiencies()["launch_generating"], sum(times for _, times in works) if server and launches(job, phase) else 0
     ends = [
-        bound + among + start + steps * 1e-3 * host
-        for bound, start, host in zip(bounds, (begun[0], begun[2]), (wait.low, wait.high), strict=True)
+        max(bound + among + start, many * each * 1e-6) + steps * 1e-3 * host
+        for bound, start, host, each in zip(
+            bounds, (begun[0], begun[2]), (wait.low, wait.high), (launch.low, launch.high), strict=True
+        )
     ]
-    parts = {name: seconds, STARTING: begun[1], REDUCED: among, SCHEDULING: steps * 1e-3 * wait.value}
+    parts = {name: seconds, STARTING: begun[1], REDUCED: among}
+    parts[LAUNCHES] = max(0.0, many * launch.value * 1e-6 - sum(parts.values()))
+    parts[SCHEDULING] = steps * 1e-3 * wait.value
     reason = "no kernel was measured on a card like this: shares that others reach"
     work = Done(tokens * wires.place.data, wires.place.gpus, done, 0, rate)
     return answered({part: took for part, took in parts.items() if took}, (ends[0], ends[1]), work, reason)

@@ -2,8 +2,8 @@
 
     pass = products + attention + memory-bound kernels + all-reduces + what the GPU waits for the host
 
-Kernels are those of the tape, by the curves (timing/kernels.py). An engine replays a decoding step as a CUDA graph, and
-waits once for its scheduler; transformers' eager modules are launched one by one.
+Kernels are those of the tape, by the curves (timing/kernels.py). An engine replays a decoding step as a CUDA graph, if it has
+captured one of as many sequences, and waits once for its scheduler; transformers' eager modules are launched one by one.
 """
 
 from __future__ import annotations
@@ -148,9 +148,15 @@ def handing_seconds(serving: Serving) -> tuple[float, float, float]:
     return (1e-6 * fact.low, 1e-6 * fact.value, 1e-6 * fact.high) if fact else (0.0, 0.0, 0.0)
 
 
+def launches(job: Job, phase: str) -> bool:
+    """Whether the host launches each kernel of a pass; those of a prompt it does well ahead of a server's GPU."""
+    engine = engine_of(job)
+    return not engine.continuous or (phase == "decode" and not engine.captures(job.serving))
+
+
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
     """The time of a prefill pass, or of a decoding step."""
-    engine, known = engine_of(job).continuous, efficiencies()
+    engine, eager, known = engine_of(job).continuous, launches(job, phase), efficiencies()
     _, tokens = batch(job, phase)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
     parts, launched = seconds_of(job, tape, clock, phase)
@@ -161,9 +167,9 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
 
     def case(factors: dict[str, tuple[float, float]] | None, at: int, wait: float, each: float) -> Parts:
         found = {kind: seconds * (factors[kind][at] if factors else 1.0) for kind, seconds in parts.items()}
-        if engine:
-            return {**found, SCHEDULING: steps * wait * 1e-3}
-        return {**found, LAUNCHES: max(0.0, launched * each * 1e-6 - sum(found.values()))}
+        if eager:
+            found[LAUNCHES] = max(0.0, launched * each * 1e-6 - sum(found.values()))
+        return {**found, SCHEDULING: steps * wait * 1e-3} if engine else found
 
     product = next(work for work in tape.work if work.form and not _attends(work) and not _of_experts(work))
     kind = clock.arithmetic(product)

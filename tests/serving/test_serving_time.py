@@ -282,3 +282,28 @@ def test_one_process_hands_out_sglangs_tokens() -> None:
     few = [served("sglang", gpus, 4) for gpus in (4, 8)]
     assert few[1].request_seconds < few[0].request_seconds
     assert served("vllm", 8, 1024).output_tokens_per_second > 1.5e6 / 52.5
+
+
+@pytest.mark.parametrize(
+    ("gpu", "eager", "captured"),
+    [
+        ("h100", {"engine": "vllm", "enforce_eager": True}, {"engine": "vllm"}),
+        ("h100", {"engine": "sglang", "disable_cuda_graph": True}, {"engine": "sglang"}),
+        ("h100", {"engine": "sglang", "cuda_graph_max_bs": 63}, {"engine": "sglang", "cuda_graph_max_bs": 64}),
+        ("rtx-5090", {"engine": "sglang"}, {"engine": "sglang", "cuda_graph_max_bs": 64}),
+    ],
+)
+def test_a_step_that_is_not_captured_waits_for_launches(gpu: str, eager: dict[str, Any], captured: dict[str, Any]) -> None:
+    def served(serving: dict[str, Any], sequences: int) -> ServingTime:
+        asked = {**serving, "concurrency": sequences, "prompt_length": 128, "output_length": 256}
+        found = estimate({"model": "qwen3-0.6b", "task": "serve", "hardware": {"gpu": gpu}, "serving": asked}).serving
+        assert found
+        return found
+
+    slow, fast = served(eager, 64), served(captured, 64)
+    assert slow.prefill.parts == fast.prefill.parts
+    assert "launching kernels" not in [part.name for part in fast.decode.parts]
+    busy = sum(part.seconds for part in slow.decode.parts if part.name != "scheduling")
+    assert 28 * 10 * 20e-6 < busy < 28 * 20 * 20e-6
+    assert slow.decode.step_seconds > 1.3 * fast.decode.step_seconds
+    assert slow.decode.range_seconds[0] <= slow.decode.step_seconds <= slow.decode.range_seconds[1]

@@ -161,6 +161,7 @@ SGLANG = Engine(
     beside=beside,
     continuous=True,
     pipelines=True,
+    captures=settings.captures,
     timed=lambda serving, place: (serving.attn_dp_size or 1) == 1,
     drafter=speculation.drafter_of,
 )

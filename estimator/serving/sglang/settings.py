@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.errors import NotModelled
-from estimator.contract.job import Job
+from estimator.contract.job import Job, Serving
 from estimator.contract.units import KIB, MIB
 from estimator.facts import catalogue
 from estimator.facts.fact import MeasuredFact, measured
@@ -87,6 +87,12 @@ def cuda_graph_max_bs(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
     most = int(tier["graphs_of_four" if job.parallelism.tensor >= 4 else "graphs"])
     running = job.serving.max_running_requests
     return min(most, running) if running and release(job.serving.engine_version) >= NEWEST else most
+
+
+def captures(asked: Serving) -> bool:
+    """Whether a step of all sequences is captured: one of more than the largest is launched kernel by kernel
+    (model_executor/cuda_graph_runner.py, `can_run`)."""
+    return not asked.disable_cuda_graph and asked.concurrency <= (asked.cuda_graph_max_bs or asked.concurrency)
 
 
 def mem_fraction_static(job: Job, spec: ModelSpec, card: Capacity) -> float | None:

@@ -218,6 +218,7 @@ VLLM = Engine(
     beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,
+    captures=lambda serving: not serving.enforce_eager,
     timed=lambda serving, place: replicas(serving, place) == 1,
     pipelines=True,
     drafter=drafter_of,
