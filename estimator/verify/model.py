@@ -221,6 +221,9 @@ def freeze(model: nn.Module, training: Training) -> None:
             parameter.requires_grad_(named and chosen if asked.names else by_layer and chosen)
         else:
             parameter.requires_grad_(asked.outside or asked.lisa is not None or (named and not by_layer))
+    extractor: Any = getattr(model.base_model, "feature_extractor", None)
+    if extractor is not None and not any(p.requires_grad for p in extractor.parameters()):
+        model.freeze_feature_encoder()  # type: ignore[operator]
 
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
