@@ -5,6 +5,8 @@ An image keeps its proportions. After transformers' modeling_mistral3.py and ima
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
@@ -28,7 +30,7 @@ class Mistral3Spec(ProjectedSpec):
     runs = True
     kinds = {"text_config": "mistral", "vision_config": "pixtral"}
     towers = ("pixtral",)
-    languages = ("mistral", "ministral3", "mistral4")
+    languages: ClassVar[tuple[str, ...]] = ("mistral", "ministral3", "mistral4")
     takes_one_token = False
     modelled = {"projector_hidden_act": ("gelu",)}
 
