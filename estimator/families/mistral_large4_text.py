@@ -88,8 +88,9 @@ class MistralLarge4TextSpec(GlmMoeDsaSpec):
     @property
     def turning(self) -> list[bool]:
         """Whether each layer rotates queries and keys: unasked three of four do."""
-        asked = self.no_rope_layers or [(i + 1) % 4 for i in range(self.num_hidden_layers)]
-        return [bool(turns) for turns in asked][: self.num_hidden_layers]
+        if self.no_rope_layers is not None:
+            return [turns == 1 for turns in self.no_rope_layers][: self.num_hidden_layers]
+        return [(i + 1) % 4 != 0 for i in range(self.num_hidden_layers)]
 
     @property
     def sources(self) -> tuple[int, ...]:
