@@ -36,8 +36,8 @@ class Concession(BaseModel):
     """A refusal, what of the job may have caused it, and what is taken instead."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    refused: str
-    """How the field begins that the refusal is about."""
+    refused: str | tuple[str, ...]
+    """How the field begins that the refusal is about, or several of which it is one."""
     given: dict[str, Any]
     """Fields that the job must have, with these values, with one of a list of them, or with any (`*`)."""
     instead: dict[str, Any]
@@ -78,7 +78,7 @@ def accepted(found: Found, allow_files: bool) -> Found:
                 )
                 left = [*found.left_out, said]
                 continue
-            one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one, allow_files)), None)
+            one = next((one for one in table() if _about(one, error.where) and _holds(job, one, allow_files)), None)
             if one is None:
                 break
             left.append(LeftOut(key=next(iter(one.given)), why=one.why))
@@ -136,6 +136,11 @@ def _given_way(job: dict[str, Any], one: Concession, allow_files: bool) -> dict[
 def _ranks(job: dict[str, Any]) -> int:
     hardware = job.get("hardware") or {}
     return (hardware.get("gpus") or 1) * (hardware.get("nodes") or 1)
+
+
+def _about(one: Concession, where: str) -> bool:
+    """Whether a refusal of a field is what a concession is made for."""
+    return where.startswith(one.refused)
 
 
 def _holds(job: dict[str, Any], one: Concession, allow_files: bool) -> bool:

@@ -45,6 +45,19 @@ def switched_off(conf: Configuration) -> None:
             conf.lines.setdefault(name, conf.lines.get(key, 0))
 
 
+def towers(conf: Configuration, language: str, *others: str) -> None:
+    """Switches that freeze the parts of a model that sees: what differs from a tower that is frozen and a language model that is
+    not is named."""
+    conf.skip(language, *others)
+    for key in others:
+        if conf.has(key) and not conf.yes(key):
+            conf.leave(
+                key, "false: the file says nothing of images, and the answer is of texts, in which this part learns nothing"
+            )
+    if conf.has(language) and conf.yes(language):
+        conf.leave(language, "true: read as if the language model learned, too; an upper bound")
+
+
 def dtype(conf: Configuration, key: str, auto: str = "bf16") -> str:
     """A type of weights by torch's name; `auto` is what the checkpoint has."""
     given = (conf.text(key) or "auto").removeprefix("torch.").lower()

@@ -74,6 +74,7 @@ def read(conf: Configuration) -> None:
     stage = (conf.text("stage") or "sft").lower()
     trainer.liger(conf, conf.yes("enable_liger_kernel"), fused=stage in ("pt", "sft"))
     _objective(conf, stage)
+    trainer.towers(conf, "freeze_language_model", "freeze_vision_tower", "freeze_multi_modal_projector")
     spreading.hardware(conf)
     return None
 

@@ -74,6 +74,7 @@ def read(conf: Configuration) -> None:
     elif task != "causal_lm":
         conf.leave("task_type", f"{task}: read as fine-tuning of the language model, whose logits it may not make")
     _objective(conf)
+    trainer.towers(conf, "freeze_llm", "freeze_vit", "freeze_aligner")
     spreading.hardware(conf)
 
 
