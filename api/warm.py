@@ -2,7 +2,9 @@
 
 import gc
 
+from estimator.megatron import plan  # noqa: F401  what a job in Megatron-Core loads
 from estimator.planner.headline import fit
+from estimator.serving.llamacpp import hybrids  # noqa: F401  what a hybrid that llama.cpp serves loads
 from estimator.views import listing
 
 from . import answers  # noqa: F401  what a worker runs

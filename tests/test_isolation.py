@@ -32,6 +32,20 @@ def test_the_calculator_imports_nothing_heavy(code: str) -> None:
     assert imported(code) == []
 
 
+@pytest.mark.slow
+def test_the_headline_of_a_decoder_loads_neither_megatron_nor_hybrids() -> None:
+    left_out = (
+        "estimator.megatron",
+        "estimator.serving.llamacpp.hybrids",
+        "estimator.families.parts",
+        "estimator.families.jamba",
+    )
+    code = f"{QUESTION}\nfrom estimator.families import jamba\nprint([name for name in {left_out!r} if name in sys.modules])"
+    before = code.replace("from estimator.families import jamba\n", "")
+    asked = [subprocess.run([sys.executable, "-c", each], capture_output=True, text=True, check=True) for each in (before, code)]
+    assert [one.stdout.strip() for one in asked] == ["[]", "['estimator.families.jamba']"]
+
+
 def test_the_test_can_fail() -> None:
     assert imported("import sys, jinja2") == ["jinja2"]
 

@@ -24,8 +24,6 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.families.other import OtherSpec
 from estimator.hardware.capability import gpu
-from estimator.megatron.config import config
-from estimator.megatron.lora import trained
 from estimator.parallel.topology import Topology
 from estimator.pipeline.advice import Trial, advice, partly
 from estimator.pipeline.checkpoint_budget import recomputation
@@ -195,6 +193,9 @@ def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Para
         active=None if mixed else sum(p.active * p.times for p in whole),
     )
     if whole is not build.parameters and job.training.implementation == "megatron" and isinstance(job.training.adapter, Lora):
+        from estimator.megatron.config import config
+        from estimator.megatron.lora import trained
+
         total, active = trained(config(model.spec), job.training.adapter.rank)
         return Parameters(total=found.total + total, trainable=total, active=(found.active or 0) + active)
     return found

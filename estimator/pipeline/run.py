@@ -16,7 +16,6 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host
-from estimator.megatron.userbuffers import userbuffer_bytes
 from estimator.parallel.communicators import communicators
 from estimator.parallel.topology import Topology, topology
 from estimator.pipeline.checkpoint_budget import solution_given, solved
@@ -122,7 +121,11 @@ def overhead_of(tape: Tape, job: Job, spec: ModelSpec, place: Topology, card: Ca
         return beside_in_ram()
     groups = communicators(tape, job, spec, place)
     context = parse_bytes(job.calibration.context) if job.calibration and job.calibration.context else None
-    buffers = userbuffer_bytes(job, spec, place) if job.parallelism.tp_comm_overlap else 0
+    buffers = 0
+    if job.parallelism.tp_comm_overlap:
+        from estimator.megatron.userbuffers import userbuffer_bytes
+
+        buffers = userbuffer_bytes(job, spec, place)
     return overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train", buffers, context)
 
 

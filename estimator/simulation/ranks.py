@@ -1,4 +1,4 @@
-"""The ranks of a job that differ in what they hold, and what they exchange."""
+"""The ranks of a job that differ in what they hold, and what they exchange. Megatron-Core is loaded for pipelines alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from fractions import Fraction
 from estimator.contract.answer import Rank, Traffic
 from estimator.contract.job import Job
 from estimator.families.spec import ModelSpec
-from estimator.megatron.config import config
-from estimator.megatron.plan import candidates, kinds, stages
 from estimator.parallel.pipeline import check_pipeline, pipeline_of
 from estimator.parallel.schedules import in_flight
 from estimator.parallel.topology import Topology
@@ -26,6 +24,9 @@ def ranks(job: Job, spec: ModelSpec, place: Topology, every: bool = False) -> li
     if job.task == "serve":
         return [replace(place, stage=i) for i in range(place.pipeline)]
     check_pipeline(job)
+    from estimator.megatron.config import config
+    from estimator.megatron.plan import candidates
+
     chosen = range(place.pipeline) if every else candidates(config(spec), pipeline_of(job).shortened(), job.parallelism)
     return [replace(place, stage=i) for i in chosen]
 
@@ -35,12 +36,18 @@ def alike(job: Job, spec: ModelSpec, place: Topology) -> list[Topology]:
     if place.pipeline == 1:
         return [place]
     check_pipeline(job)
+    from estimator.megatron.config import config
+    from estimator.megatron.plan import kinds
+
     found = kinds(config(spec), pipeline_of(job), job.parallelism)
     return [replace(place, stage=found.index(kind)) for kind in found]
 
 
 def described(job: Job, spec: ModelSpec, place: Topology, simulated: Simulation) -> Rank:
     """What a rank of a pipeline holds."""
+    from estimator.megatron.config import config
+    from estimator.megatron.plan import stages
+
     pipeline, phases = pipeline_of(job).shortened(), simulated.phases
     layers, held = stages(config(spec), pipeline, job.parallelism), pipeline.held(place.stage)
     chunks = [(layers[i][0], layers[i][-1]) if layers[i] else None for i in held]

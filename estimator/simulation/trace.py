@@ -5,7 +5,6 @@ from __future__ import annotations
 from estimator.contract.job import Job
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
-from estimator.megatron.plan import trace_megatron
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import trace_serving
 from estimator.serving.llamacpp.placement import WeightTensor
@@ -27,6 +26,9 @@ def trace(
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
     if job.task == "train":
-        traced = trace_megatron if job.training.implementation == "megatron" else trace_training
-        return traced(job, spec, place, gpu, unrolled)
+        if job.training.implementation != "megatron":
+            return trace_training(job, spec, place, gpu, unrolled)
+        from estimator.megatron.plan import trace_megatron
+
+        return trace_megatron(job, spec, place, gpu, unrolled)
     return trace_serving(job, spec, place, gpu, tensors)
