@@ -16,6 +16,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
+from estimator.contract.answer import Answer
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Job, read_job
 from estimator.contract.rows import GpuRow, ModelRow
@@ -28,9 +29,11 @@ from estimator.pipeline import estimation
 from estimator.planner import budget as planner_budget
 from estimator.planner import headline, limits
 from estimator.planner import plan as planner_plan
+from estimator.planner import which as planner_which
 from estimator.planner.answers import BudgetRow, Limit
 from estimator.planner.plan_answer import Plan
 from estimator.planner.ways import slugs
+from estimator.planner.which_answer import WhichRow
 from estimator.views import listing
 from estimator.views.inspection import inspect_model
 
@@ -63,6 +66,8 @@ class Way(BaseModel):
     verdict: str
     fits: bool | None
     total_bytes: int | None
+    spread: str = Field("", description="how it is laid out over several GPUs")
+    longest_context: int | None = Field(None, description="tokens, of a served model")
     would_fit_with: str = Field("", description="the smallest change that makes it fit")
     problem: str = ""
 
@@ -78,6 +83,15 @@ class Headline(BaseModel):
     full: dict[str, Any] | None = None
 
 
+class Served(BaseModel):
+    """How fast a served model answers."""
+
+    first_token_seconds: float = Field(description="of a request that is alone")
+    output_token_seconds: float = Field(description="from one token of an answer to the next, with all users at once")
+    output_tokens_per_second: float = Field(description="of all users together")
+    cache_tokens: int | None = Field(description="tokens of all users for which there is room")
+
+
 class Verdict(BaseModel):
     """One job, in short."""
 
@@ -88,11 +102,37 @@ class Verdict(BaseModel):
     capacity_bytes: int | None = Field(description="what one GPU offers")
     peak_phase: str
     step_seconds: float | None
+    served: Served | None = Field(description="null in training, and where no time is known")
     cost: str | None = Field(description="of the whole run, with its currency")
     warnings: list[str]
     suggestions: list[str]
     versions: str
     full: dict[str, Any] | None = None
+
+
+class Card(BaseModel):
+    """A card, and how many of it do what was asked."""
+
+    accelerator: str
+    gpus: int = Field(description="of each node")
+    nodes: int
+    spread: str
+    verdict: str
+    total_bytes: int = Field(description="needed of one GPU")
+    headroom_bytes: int
+    provider: str | None
+    price_per_hour: str | None = Field(description="of all GPUs together, in `currency`")
+    currency: str | None
+
+
+class Cards(BaseModel):
+    """Which hardware does it, the smallest first."""
+
+    possible: bool | None
+    reason: str
+    found: int
+    cheapest: Card | None
+    rows: list[Card]
 
 
 class Offers(BaseModel):
@@ -142,7 +182,7 @@ def _job(job: dict[str, Any], on: str | None) -> dict[str, Any]:
 
 @_tool
 def fit(
-    model: Annotated[str, Field(description="name, alias or size: llama-2-13b, 13B")],
+    model: Annotated[str, Field(description="name, alias or size: llama-2-13b, 13B; or the text of a config.json")],
     on: On,
     context: Annotated[int | None, Field(description="tokens of a served sequence")] = None,
     concurrency: Annotated[int, Field(description="served sequences at the same time")] = 1,
@@ -172,12 +212,46 @@ def estimate(job: AJob, on: On | None = None, detail: Detail = "headline") -> Ve
         capacity_bytes=found.memory.capacity_bytes,
         peak_phase=found.memory.peak_phase,
         step_seconds=found.time.step_seconds if found.time else None,
+        served=_served(found),
         cost=f"{cost.total} {cost.currency}" if cost else None,
         warnings=found.warnings,
         suggestions=found.suggestions,
         versions=_versions(),
         full=found.model_dump(mode="json") if detail == "full" else None,
     )
+
+
+def _served(found: Answer) -> Served | None:
+    speed, cache = found.serving, found.memory.kv_cache
+    if speed is None:
+        return None
+    return Served(
+        first_token_seconds=speed.time_to_first_token_seconds,
+        output_token_seconds=speed.time_per_output_token_seconds,
+        output_tokens_per_second=speed.output_tokens_per_second,
+        cache_tokens=cache.available_tokens if cache else None,
+    )
+
+
+@_tool
+def which(
+    model: Annotated[str, Field(description="name, alias or size: llama-2-13b, 13B; or the text of a config.json")],
+    task: Annotated[str, Field(description=f"one of {', '.join(slugs())}")] = "serve",
+    memory: Annotated[str | None, Field(description="only cards sold with 24GB, or 24GB..80GB")] = None,
+    context: Annotated[int | None, Field(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[int, Field(description="served sequences at the same time")] = 1,
+    top: Annotated[int, Field(ge=1, le=200)] = 5,
+) -> Cards:
+    """Which cards, and how few of them, a model can be served or trained on, with the cheapest that can be rented."""
+    limits: dict[str, Any] = {"memory": memory, "context": context, "concurrency": concurrency}
+    found = planner_which.which(model, task, **limits, top=top, allow_files=False)
+    rows = [_card(row) for row in found.rows]
+    cheapest = _card(found.cheapest) if found.cheapest else None
+    return Cards(possible=found.possible, reason=found.reason, found=found.found, cheapest=cheapest, rows=rows)
+
+
+def _card(row: WhichRow) -> Card:
+    return Card(**row.model_dump(include=set(Card.model_fields)))
 
 
 @_tool

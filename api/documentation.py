@@ -38,7 +38,7 @@ ESTIMATE_QUERY: dict[str, Any] = {
             "example": example,
         }
         for name, text, example in (
-            ("model", "name, alias or size", "llama-2-13b"),
+            ("model", "name, alias or size, or the text of a config.json", "llama-2-13b"),
             ("on", "hardware", "2x24GB"),
             ("task", "train or serve", "train"),
             ("training.precision", "any field of a job by its dotted name", "bf16-true"),

@@ -54,7 +54,7 @@ Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
 @router.get("/v1/replicas", tags=["questions"], response_class=Response, responses=answers(Replicas))
 async def replicas(
     request: Request,
-    model: Annotated[str, Query(description="name, alias or size")],
+    model: Annotated[str, Query(description="name, alias or size, or the text of a config.json")],
     requests: Rate,
     prompt: Tokens = None,
     output: Tokens = None,

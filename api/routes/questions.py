@@ -38,7 +38,7 @@ Listed = Annotated[int, Query(ge=0, le=MOST_TENSORS, description="so many tensor
 @router.get("/v1/fit", tags=["questions"], response_class=Response, responses=answers(Fit))
 async def fit(
     request: Request,
-    model: Annotated[str, Query(description="name, alias or size")],
+    model: Annotated[str, Query(description="name, alias or size, or the text of a config.json")],
     on: Annotated[str, Query(description="hardware: 2x24GB, rtx-4090, 8xH100, 2 nodes of 8xA100-80GB")],
     context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
     concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,

@@ -116,7 +116,7 @@ async def sweep_job(request: Request, change: Changed, on: On = None, format: Ta
 @router.get("/v1/which", tags=["questions"], response_class=Response, responses=answers(Which))
 async def which(
     request: Request,
-    model: Annotated[str, Query(description="name, alias or size")],
+    model: Annotated[str, Query(description="name, alias or size, or the text of a config.json")],
     task: Annotated[str, Query(max_length=200, description=f"what it is used for: {', '.join(slugs())}")] = "serve",
     context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
     concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,

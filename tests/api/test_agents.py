@@ -17,12 +17,14 @@ from tests.jobs import ROOT
 
 pytestmark = pytest.mark.slow
 
-TOOLS = {"fit", "estimate", "limit", "plan", "budget", "read_config", "find_models", "find_gpus"}
+TOOLS = {"fit", "which", "estimate", "limit", "plan", "budget", "read_config", "find_models", "find_gpus"}
 JOB = {"model": "gpt2", "hardware": {"gpu": "t4"}, "training": {"tokens": "1B"}}
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"model": "gpt2", "on": "t4"}),
     ("fit", {"model": "gpt2", "on": "t4", "detail": "full"}),
+    ("which", {"model": "gpt2", "task": "serve-4bit", "memory": "24GB", "top": 2}),
     ("estimate", {"job": JOB}),
+    ("estimate", {"job": {"model": "gpt2", "task": "serve"}, "on": "t4"}),
     ("estimate", {"job": {"model": "gpt2"}, "on": "2x24GB", "detail": "full"}),
     ("limit", {"job": JOB, "field": "training.micro_batch_size"}),
     ("budget", {"job": {**JOB, "hardware": {"gpu": "h100"}}, "max_cost": 100, "top": 2}),
@@ -79,6 +81,10 @@ def test_answers_are_short_and_those_of_python() -> None:
         ways = (await client.call_tool("fit", {"model": "gpt2", "on": "t4"})).structured_content
         assert ways is not None
         assert [way["total_bytes"] for way in ways["ways"]] == [row.total_bytes for row in fit("gpt2", "t4").rows]
+        assert [way["longest_context"] for way in ways["ways"]] == [row.longest_context for row in fit("gpt2", "t4").rows]
+        served = (await client.call_tool("estimate", {"job": {"model": "gpt2", "task": "serve"}, "on": "t4"})).structured_content
+        assert served is not None
+        assert served["served"]["output_tokens_per_second"] > 0
         full = (await client.call_tool("estimate", {"job": JOB, "detail": "full"})).structured_content
         assert full is not None
         assert full["full"] == expected.model_dump(mode="json")
