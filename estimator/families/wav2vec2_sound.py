@@ -23,15 +23,17 @@ class ConvLayer:
         before = spec.conv_dim[number - 1] if number else 1
         stride, bias = spec.conv_stride[number], spec.conv_bias
         self.conv = build.convolution("conv", before, size, (spec.conv_kernel[number],), stride, bias=bias)
-        self.by_channel = spec.feat_extract_norm == "group"
-        self.norm = None if self.by_channel and number else build.layer_norm("layer_norm", size)
-        self.channels = size
+        by_channel, self.channels = spec.feat_extract_norm == "group", size
+        first = by_channel and not number
+        self.scale = [build.parameter(f"layer_norm.{name}", (size,)) for name in ("weight", "bias")] if first else None
+        self.norm = None if by_channel else build.layer_norm("layer_norm", size)
         self.act = ACTIVATIONS[spec.feat_extract_activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         out = self.conv(to(hidden, _computed(hidden)))
-        if self.norm is not None and self.by_channel:
-            out = group_norm(out, self.norm.weight, self.norm.bias, self.channels)
+        if self.scale is not None:
+            weight, bias = self.scale
+            out = group_norm(out, weight, bias, self.channels)
         elif self.norm is not None:
             out = transpose(out, 1, 2)
             out = self.norm(out)
