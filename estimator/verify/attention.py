@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch._meta_registrations import alloc_with_matching_layout
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import _CachingTorchDispatchMode
 
+from estimator.contract.errors import NotModelled
 from estimator.tape.gpu import Gpu
 
 aten = torch.ops.aten
@@ -62,6 +65,12 @@ def scaled_dot_product_attention(
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
     if kernel == "cudnn":
         if not wanted:  # the function of fake tensors would make the log-sum-exp, which nobody asks for
+            if any(isinstance(mode, _CachingTorchDispatchMode) for mode in _get_current_dispatch_mode_stack()):
+                raise NotModelled(
+                    "cuDNN's attention in a layer without gradients is no operation on tensors without data, which a selective "
+                    "checkpoint could keep: write full, or a GPU without it, such as a100-80gb",
+                    "training.activation_checkpointing",
+                )
             seed, offset = (torch.empty((), dtype=torch.int64, device=q.device) for _ in range(2))
             out = alloc_with_matching_layout(q, (*q.shape[:3], v.shape[3]))
             del seed, offset  # of random numbers: cuda/attention.cu, _cudnn_attention_forward

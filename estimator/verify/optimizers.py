@@ -172,7 +172,8 @@ def _class(name: str, library: str) -> Any:
 
 def layers_matrices(model: nn.Module) -> Iterable[torch.Tensor]:
     """The weights of the linear layers of a model's layers: not of its output layer, and not of a classification's head."""
-    stacks = (m for m in model.modules() if isinstance(m, nn.ModuleList))
+    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))
+    stacks = (m for m in lists if not all(isinstance(each, nn.Linear) for each in m))  # those of Gemma 3n's streams are no layers
     return (m.weight for stack in stacks for m in stack.modules() if isinstance(m, nn.Linear | Conv1D))
 
 
