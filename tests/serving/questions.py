@@ -47,6 +47,7 @@ ENCODERS = EMBED | {
     "vit",
     "wav2vec2",
     "hubert",
+    "wavlm",
 }
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
