@@ -95,7 +95,7 @@ def _summed(x: torch.Tensor) -> torch.Tensor:
 
 def ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """What CUDA's own kernel makes of labels of one length (cuda/LossCTC.cu, `ctc_loss_gpu_template`)."""
-    frames, batch, _ = scores.shape
+    frames, batch = scores.shape[:2]
     each = scores.new_empty(batch)
     return each, scores.new_empty(batch, frames, 2 * (len(targets) // batch) + 1)
 
