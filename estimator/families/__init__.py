@@ -232,6 +232,7 @@ FAMILIES = {
     "voxtral_encoder": "audio_towers",
     "wav2vec2": "wav2vec2",
     "hubert": "wav2vec2",
+    "wavlm": "wavlm",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

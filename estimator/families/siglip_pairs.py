@@ -102,7 +102,7 @@ class PoolingHead:
         self.probe = build.parameter(name + ".probe", (1, 1, size))
         self.in_proj_weight = build.parameter(name + ".attention.in_proj_weight", (3 * size, size))
         self.in_proj_bias = build.parameter(name + ".attention.in_proj_bias", (3 * size,))
-        self.out_proj, self.not_called = _bypassed(build, name + ".attention.out_proj", size)
+        self.out_proj, self.not_called = bypassed(build, name + ".attention.out_proj", size)
         self.layernorm = build.layer_norm(name + ".layernorm", size)
         self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True, name=name + ".mlp")
 
@@ -177,7 +177,7 @@ class SigLIP:
         return loss, (logits, text_embeds, image_embeds, read, text, seen, image)
 
 
-def _bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
+def bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
     """A layer whose weights `torch.nn.MultiheadAttention` takes without calling it: an adapter on it is trained, and gets no
     gradients. The layer, and the module that the adapter makes of it."""
     found: list[Linear] = []

@@ -24,7 +24,7 @@ from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add, dropout, relu, to
 from estimator.tape.reduction import mean
 from estimator.tape.scatter import fill_picked
-from estimator.tape.tape import Tape
+from estimator.tape.tape import Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, reshape, transpose
 
@@ -110,7 +110,7 @@ class Layer:
 
 
 class Wav2Vec2:
-    """The body of the model."""
+    """The body of the model. `shows`: whether it gathers the hidden states of its layers, until they are released."""
 
     def __init__(self, spec: Wav2Vec2Spec, build: Builder):
         self.spec = spec
@@ -123,6 +123,8 @@ class Wav2Vec2:
         self.positions = Positions(spec, build)
         self.layer_norm = build.layer_norm("encoder.layer_norm", spec.hidden_size)
         self.layers = self._stack(spec, build)
+        self.shows = build.shows_states
+        self.shown: list[tuple[Slot | None, Tensor]] = []
 
     def _stack(self, spec: Any, build: Builder) -> Layers:
         count = spec.num_hidden_layers
@@ -133,7 +135,18 @@ class Wav2Vec2:
         features = transpose(self.extractor(samples), 1, 2)
         hidden, features = self.projection(features)
         hidden = self._masked(hidden)
-        return self._encoded(hidden), features
+        tape = samples.tape
+        tape.states = [] if self.shows else None
+        out = self._encoded(hidden)
+        self.shown, tape.states = tape.states or [], None
+        return out, features
+
+    def release(self, tape: Tape) -> None:
+        """Let the hidden states go, each layer's in its slot."""
+        while self.shown:
+            tape.enter(self.shown[0][0])
+            del self.shown[0]
+        tape.enter(None)
 
     def _masked(self, hidden: Tensor) -> Tensor:
         """Some frames are another one, which is learned (`_mask_hidden_states`)."""
@@ -198,12 +211,16 @@ class CTC(_Heard):
 
 
 class AudioClassification(_Heard):
-    """The mean of all frames, projected, is classified (`Wav2Vec2ForSequenceClassification`)."""
+    """The mean of all frames, projected, is classified (`Wav2Vec2ForSequenceClassification`).
+
+    All hidden states are there until it is done (backbone_utils.py, `filter_output_hidden_states`).
+    """
 
     def __init__(self, spec: Wav2Vec2Spec, build: Builder, body: type[Wav2Vec2] = Wav2Vec2):
+        build.shows_states = True
         super().__init__(spec, build, body)
         size = spec.classifier_proj_size
-        self.projector = build.linear("projector", spec.hidden_size, size, True, quantized=False)
+        self.projector = build.linear("projector", spec.hidden_size, size, True)
         self.classifier = build.linear("classifier", size, build.labels, True, quantized=False)
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
@@ -218,6 +235,7 @@ class AudioClassification(_Heard):
             logits = self.classifier(pooled)
             loss = cross_entropy(logits, labels)
         del last, features, hidden, pooled
+        self.body.release(samples.tape)
         return loss, logits
 
 

@@ -136,10 +136,11 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     return attach(record("BmmBackward", (a, b), saved, backward), _batched(a, (count, m, n), k))
 
 
-def baddbmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def baddbmm(bias: Tensor, a: Tensor, b: Tensor, scaled: bool = True) -> Tensor:
     """bias + number * a b, for [batch, m, k] and [batch, k, n]. Saves what `bmm` saves.
 
-    Each gradient is multiplied by the number in a tensor of its own (FunctionsManual.cpp, `maybe_multiply`).
+    Each gradient is multiplied by the number in a tensor of its own, unless that is one, and nothing `scaled`
+    (FunctionsManual.cpp, `maybe_multiply`).
     """
     bias, a, b = cast_all(bias, a, b)
     saved = (b if a.requires_grad else None, a if b.requires_grad else None)
@@ -147,8 +148,10 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
     wanted = bias.requires_grad
 
     def backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradient, Gradient]:
-        grad_a = None if b is None else unary("mul", _batched(g, (count, m, k), n))
-        grad_b = None if a is None else unary("mul", _batched(g, (count, k, n), m))
+        grad_a = None if b is None else _batched(g, (count, m, k), n)
+        grad_a = unary("mul", grad_a) if scaled and grad_a is not None else grad_a
+        grad_b = None if a is None else _batched(g, (count, k, n), m)
+        grad_b = unary("mul", grad_b) if scaled and grad_b is not None else grad_b
         return (g if wanted else None), grad_a, grad_b
 
     return attach(record("BaddbmmBackward", (bias, a, b), saved, backward), _batched(a, (count, m, n), k, "baddbmm"))

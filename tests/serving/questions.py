@@ -54,6 +54,7 @@ ENCODERS = EMBED | {
     "wav2vec2",
     "hubert",
     "xlm-roberta-xl",
+    "wavlm",
 }
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
