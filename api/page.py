@@ -50,7 +50,7 @@ PAGES: dict[str, tuple[Page, str]] = {
     "cost": (of_job.cost, "cost.html"),
 }
 """What makes each page's answer, and its template."""
-TITLES = dict(VIEWS) | {"words": "Words", "docs": "For programs"}
+TITLES = dict(VIEWS) | {"words": "Words", "docs": "For programs", "problems": "What can go wrong"}
 
 
 @cache
@@ -145,7 +145,7 @@ def render_problems() -> str:
     kinds = (InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter)
     codes = {kind: [(one.code, one.__doc__) for one in kind.__subclasses__()] for kind in kinds}
     said = [(kind.slug, kind.status, kind.exit_code, kind.__doc__, codes[kind]) for kind in kinds]
-    return rendered_template("problems.html", kinds=said)
+    return rendered_template("problems.html", **_common("problems", asked([])), kinds=said)
 
 
 def _common(view: str, given: Asked) -> dict[str, Any]:

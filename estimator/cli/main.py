@@ -140,9 +140,9 @@ def _configuration(options: argparse.Namespace) -> int | None:
     """The answer to a file of a framework, or to a job, in place of a model's name; None where it is no such file."""
     from pathlib import Path
 
-    path = Path(options.model)
-    if "\0" in options.model or len(options.model) > 4000 or not path.is_file():
+    if not os.path.isfile(options.model):  # which is asked of what can be no path as well
         return None
+    path = Path(options.model)
     from estimator.exchange import answer, is_configuration, read_file
 
     if not is_configuration(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -112,7 +113,7 @@ def _notes(found: Found) -> Iterator[Note]:
 
 def is_configuration(path: Path) -> bool:
     """Whether a file is a job, or a framework's, and not a model's configuration, specification or weights."""
-    if not path.is_file() or path.name.lower().endswith(WEIGHTS):
+    if not os.path.isfile(path) or path.name.lower().endswith(WEIGHTS):
         return False
     text = read_text(path)
     if source(text) is not None:

@@ -18,6 +18,13 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+def test_a_model_is_the_text_of_its_config_and_no_text_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    text = json.dumps(config | {"num_hidden_layers": 2, "vocab_size": 99, "architectures": ["x" * 300]})
+    assert printed(capsys, text, "--on", "t4", "--task", "serve").startswith("inline model on t4: 94,912 parameters")
+    assert main(["a" * 300, "--on", "t4"]) == 3
+
+
 def test_the_headline_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "llama-2-13b", "--on", "2x24GB").splitlines()
     assert lines[0].startswith("llama-2-13b on 2x24GB: 13,015,864,320 parameters")
