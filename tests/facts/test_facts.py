@@ -41,7 +41,6 @@ UNITS = {
     "share of the framebuffer",
     "share of the time of a step's kernels",
     "microseconds of the host for each kernel of an eager step",
-    "microseconds for each token that is handed out",
     "milliseconds of an engine's step",
     "share of the GPU that NCCL takes while an exchange runs beside kernels",
     "W of a node per W of its GPUs' TDP",
