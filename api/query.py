@@ -5,15 +5,31 @@ model=llama-2-13b&on=2x24GB&training.precision=bf16-true&training.adapter.rank=1
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job
 from estimator.hardware.parse import read_hardware
 
-LISTS = tuple(f"training.adapter.{name}" for name in ("targets", "exclude", "feedforward", "layers", "modules_to_save"))
-"""Fields whose value is several, with commas between; but what has a character that no name has is a pattern."""
+NAMES = ("training.adapter.targets", "training.adapter.exclude", "training.adapter.feedforward", "training.pruning.targets")
+"""Fields that are a pattern, or several names with commas between: a pattern has a character that no name has."""
+LISTS = (
+    "training.adapter.layers",
+    "training.adapter.modules_to_save",
+    "training.activation_checkpointing.modules",
+    "training.trainable.names",
+    "training.unquantized",
+    "training.lengths",
+    "serving.unquantized",
+    "serving.tensor_split",
+    "serving.override_tensor",
+)
+"""Fields whose value is several, with commas between; in JSON, where one has a comma or is no single value."""
+PARTS = "serving.mixed_weights."
+"""What the fields begin with whose last name is a type of weights, and whose value is likewise several."""
 PATTERN = frozenset("*|()[]^$+?\\")
 
 
@@ -35,8 +51,18 @@ def job_mapping(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
                 raise InvalidJob(f"{name} does not go with {step}={part}", name)
         if isinstance(part.get(last), dict):
             raise InvalidJob(f"{name}={text} does not go with {name}.…", name)
-        part[last] = text.split(",") if name in LISTS and text != "all-linear" and not PATTERN & {*text} else text
+        part[last] = _value(name, text)
     return job
+
+
+def _value(name: str, text: str) -> Any:
+    several = name in LISTS or name.startswith(PARTS)
+    if text.startswith("[") and (several or name in NAMES):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    if several or (name in NAMES and text != "all-linear" and not PATTERN & {*text}):
+        return text.split(",")
+    return text
 
 
 def job_query(job: Mapping[str, Any]) -> dict[str, str]:
@@ -60,5 +86,6 @@ def _flattened(part: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
 
 def _as_text(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(map(str, value))
+        plain = all(not isinstance(one, Mapping | list) and "," not in str(one) for one in value)
+        return ",".join(map(str, value)) if plain else json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -22,17 +22,17 @@ from estimator.planner.answers import Fit, FitRow
 from estimator.serving.engines import ENGINES
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "would fit with")
+IN_RAM_COLUMNS = {"per GPU": "in RAM"}
 
 
 def headline_text(fit: Fit) -> str:
     """The table of the headline question, with its assumptions under it."""
     title = f"{fit.model} on {fit.hardware}: {_number(fit.parameters)} parameters"
     if fit.capacity_bytes is not None:
-        in_ram = any(row.spread == "CPU" for row in fit.rows)
-        title += (
-            f"; {gib(fit.capacity_bytes)} of RAM" if in_ram else f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
-        )
-    lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
+        room = gib(fit.capacity_bytes)
+        title += f"; {room} of RAM" if fit.in_ram else f"; a process can allocate {room} per GPU"
+    columns = tuple(IN_RAM_COLUMNS.get(name, name) if fit.in_ram else name for name in _COLUMNS)
+    lines = [title, "", *aligned([columns, *(_cells(row) for row in fit.rows)]), ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
         lines += ["Notes", *notes, ""]
     lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]

@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
 
+IN_RAM = "CPU"
+"""How a model is spread where there is no GPU."""
+
 
 class FitRow(AnswerPart):
     """One usual way of using a model on some hardware, and whether it fits."""
@@ -46,6 +49,11 @@ class Fit(WholeAnswer):
     rows: list[FitRow]
     assumptions: list[str]
     versions: Versions
+
+    @property
+    def in_ram(self) -> bool:
+        """Whether it was asked of a machine without a GPU."""
+        return any(row.spread == IN_RAM for row in self.rows)
 
 
 class TriedValue(AnswerPart):

@@ -17,6 +17,7 @@ from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import tensor_degrees
 from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
+from estimator.planner.answers import IN_RAM
 from estimator.planner.ways import Way
 from estimator.serving.llamacpp.devices import MOST_DEVICES
 from estimator.simulation.counting import can_count, counted_parameters
@@ -128,7 +129,7 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     if way.part == "serving":
         if way.gguf:
             used = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=min(gpus, MOST_DEVICES))
-            one = "CPU" if hardware.without_gpu else "1 GPU"
+            one = IN_RAM if hardware.without_gpu else "1 GPU"
             yield f"layers over {used.gpus}" if gpus > 1 else one, {**way.job, "hardware": used}
             return
         degree = max(d for d in tensor_degrees(spec) if d <= gpus)

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import BaseModel
 
 import api
 from api.app import app
@@ -25,7 +26,7 @@ from api.pages.of_job import LIMITS, presets
 from api.pages.pictures import components, room
 from api.pages.words import words
 from api.problems import problem
-from api.query import job_mapping, job_query
+from api.query import LISTS, NAMES, PARTS, job_mapping, job_query
 from api.routes.pages import VIEWS as VIEWED
 from api.settings import settings
 from estimator import Job, estimate
@@ -43,6 +44,8 @@ PAGES = {
     "headline": "/?model=llama-2-13b&on=2x24GB",
     "ways that do not run": "/?model=qwen2.5-7b&on=T4",
     "unnamed card": "/?model=7B&on=80GB",
+    "published in few bits": "/?model=kimi-k2.5&on=8xB200",
+    "no GPU": "/?model=llama-3-8b&on=64GB+RAM",
     "training": "/?task=train&model=llama-3-8b&on=8xh100&training.precision=bf16-true&training.tokens=1e9",
     "serving": "/?task=serve&model=qwen3-8b&on=rtx-4090&serving.hours=10",
     "too large": "/?task=train&model=llama-3-8b&on=rtx-4090&training.precision=bf16-true",
@@ -216,6 +219,34 @@ def test_the_timeline_has_the_colours_of_the_picture() -> None:
     assert svg is not None
     assert "<style" not in svg[1]
     assert svg[1].count("<title>") > 100
+
+
+def test_every_list_of_a_job_is_read_from_an_address() -> None:
+    """What an address says of a job is the job, also where a value is a list, or a list of what is no single value."""
+    assert {name for name, kind in fields_of(Job) if "list[" in kind} <= {*LISTS, *NAMES, PARTS.removesuffix(".")}
+    serving = {"engine": "llama.cpp", "override_tensor": ["blk.(1|2){1,3}=CPU", "exps=CPU"], "tensor_split": [3, 1]}
+    lengths = [{"tokens": 512, "share": 0.5}, {"tokens": 1024, "share": 0.5}]
+    for job in (
+        {"model": "gpt2", "task": "serve", "serving": serving},
+        {
+            "model": "gpt2",
+            "task": "serve",
+            "serving": {"unquantized": ["lm_head"], "mixed_weights": {"fp8": ["q_proj", "k_proj"]}},
+        },
+        {"model": "gpt2", "training": {"lengths": lengths, "adapter": {"targets": "[qk]_proj", "layers": [0, 1]}}},
+    ):
+        whole = read_job(job)
+        assert read_job(job_mapping(job_query(whole.model_dump(mode="json")).items())) == whole
+
+
+def fields_of(part: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The fields of a job by their dotted names, with their types in words."""
+    for name, field in part.model_fields.items():
+        yield f"{prefix}{name}", str(field.annotation)
+        for kind in (field.annotation, *get_args(field.annotation)):
+            for inner in (kind, *get_args(kind)):
+                if isinstance(inner, type) and issubclass(inner, BaseModel):
+                    yield from fields_of(inner, f"{prefix}{name}.")
 
 
 def test_a_row_of_the_table_leads_to_the_same_bytes() -> None:
