@@ -16,8 +16,7 @@ LONGEST = 100
 def fitting_text(found: Fitting) -> str:
     """A row for each model, and what is said of those that are none."""
     size = "" if found.capacity_bytes is None else gib(found.capacity_bytes)
-    in_ram = any(row.spread == "CPU" for row in found.rows)
-    each = f"; {size} of RAM" if in_ram else f"; a process can allocate {size} per GPU" if size else ""
+    each = f"; {size} of RAM" if found.in_ram else f"; a process can allocate {size} per GPU" if size else ""
     lines = [f"{found.task} on {found.hardware}{each}", ""]
     if found.rows:
         lines += [*aligned([_HEADER, *(_cells(row) for row in found.rows)]), ""]

@@ -26,6 +26,10 @@ class ModelRow(AnswerPart):
     """Other models of this architecture and these sizes, which are answered alike."""
 
 
+IN_RAM = "CPU"
+"""How a model is spread where there is no GPU."""
+
+
 class FittingRow(AnswerPart):
     """A model of the catalogue that fits on some hardware, in the first of the ways that were asked for in which it does."""
 
@@ -78,6 +82,11 @@ class Fitting(WholeAnswer):
     unknown: list[NotAnswered]
     complete: bool
     """False where the search was interrupted."""
+
+    @property
+    def in_ram(self) -> bool:
+        """Whether it was asked of a machine without a GPU."""
+        return any(row.spread == IN_RAM for row in self.rows)
 
 
 class GpuRow(AnswerPart):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
-
-IN_RAM = "CPU"
-"""How a model is spread where there is no GPU."""
+from estimator.contract.rows import IN_RAM
 
 
 class FitRow(AnswerPart):

@@ -10,6 +10,7 @@ from typing import Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
+from estimator.contract.rows import IN_RAM
 from estimator.facts import catalogue
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
@@ -17,7 +18,6 @@ from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import tensor_degrees
 from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
-from estimator.planner.answers import IN_RAM
 from estimator.planner.ways import Way
 from estimator.serving.llamacpp.devices import MOST_DEVICES
 from estimator.simulation.counting import can_count, counted_parameters
