@@ -24,11 +24,11 @@ class _Cache:
         numbers = tokens if batch.flash else tokens * shape.values
         self.value_places = None if shape.latent else given((numbers,), PLACE)
         self.mask = given((cells, tokens // streams, 1, streams), HALF if batch.flash else NUMBER)
-        self.turns_keys = _turning(batch.turned_keys)
-        self.turns_values = _turning(batch.turned_values)
+        self.turns_keys = turning(batch.turned_keys)
+        self.turns_values = turning(batch.turned_values)
 
 
-def _turning(size: int) -> Tensor | None:
+def turning(size: int) -> Tensor | None:
     return given((size, size), 4) if size else None
 
 

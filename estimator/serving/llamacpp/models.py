@@ -10,9 +10,9 @@ from typing import Any
 from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.spec import DecoderSpec, ModelSpec
-from estimator.families.windows import SLIDING, WindowedSpec, layer_types
+from estimator.families.windows import FULL, SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.shape import Experts, Latent, Shape
+from estimator.serving.llamacpp.shape import Experts, Latent, Shape, Sharing
 
 CLASSIC: dict[str, Any] = {
     **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
@@ -100,10 +100,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "exaone-moe": {"normed": "heads"},
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
+    "gemma-4": {"scaled_embedding": True, "cut": "after the norm"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
-WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2", "afmoe-1")
+WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2", "afmoe-1", "gemma-4")
 """Graphs whose layers may have a sliding window."""
 UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
 """Graphs that turn neither queries nor keys."""
@@ -140,6 +141,13 @@ def check_graph(spec: ModelSpec, field: str) -> None:
         )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
+    if text.can.graph == "gemma-4":
+        if text.enable_moe_block:  # type: ignore[attr-defined]
+            raise NotModelled("llama.cpp's graph of Gemma 4's mixtures is not modelled yet; the dense 31B's is", field)
+        if text.num_kv_shared_layers or text.hidden_size_per_layer_input:  # type: ignore[attr-defined]
+            raise NotModelled(
+                "llama.cpp's graph of Gemma 4's small models, with embeddings of each layer, is not modelled yet", field
+            )
     if text.encodes:
         raise NotModelled(
             f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
@@ -163,6 +171,8 @@ def shape_of(spec: ModelSpec) -> Shape:
     special["clipped"] = clips(spec)
     if getattr(spec, "use_qkv_bias", False):
         special["biased"] = True
+    if getattr(spec, "final_logit_softcapping", None):
+        special["after_logits"] = ("scale", "unary", "scale")
     latent = latent_of(spec)
     head, values = spec.head_dim, key_heads(spec) * spec.head_dim
     wide = head
@@ -185,6 +195,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         latent=latent,
         mixers=mixers_of(spec),
         state=state_of(spec),
+        sharing=sharing_of(spec),
         **special,
     )
 
@@ -264,6 +275,14 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
         scaled=special.pop("scaled", asked.get("routed_scaling_factor", 1.0) not in (None, 1.0)),
         **special,
     )
+
+
+def sharing_of(spec: DecoderSpec) -> Sharing | None:
+    """What layers that see everything have of their own; None where all layers have the same."""
+    if spec.can.graph != "gemma-4":
+        return None
+    keys, head = spec.heads_of(FULL)  # type: ignore[attr-defined]
+    return Sharing(keys, head, spec.attention_k_eq_v)  # type: ignore[attr-defined]
 
 
 def latent_of(spec: DecoderSpec) -> Latent | None:

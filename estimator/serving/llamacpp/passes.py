@@ -11,7 +11,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
 from estimator.serving.llamacpp.cache import UBATCH, batch_of
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder
+from estimator.serving.llamacpp.graphs import built
 from estimator.serving.llamacpp.models import shape_of, window
 from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, WeightTensor, of_kind
@@ -160,7 +160,7 @@ def _of_layers(
         experts=experts,
         mixers=tuple([shape.mixer(layer) for layer in layers]) if shape.mixers else (),
     )
-    graph = Builder(few, batch, Devices((0,) * len(layers), 1, forced=False), weight).built()
+    graph = built(few, batch, Devices((0,) * len(layers), 1, forced=False), weight)
     found, touched, count = Pass(), 1.0, 0
     if experts:
         count, touched = experts.count, 1 - (1 - experts.used / experts.count) ** batch.tokens

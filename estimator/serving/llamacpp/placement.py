@@ -19,7 +19,7 @@ from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp.cache import batch_of, layer_caches
 from estimator.serving.llamacpp.devices import layer_devices, overridden
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder
+from estimator.serving.llamacpp.graphs import built
 from estimator.serving.llamacpp.models import shape_of
 from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
@@ -168,7 +168,7 @@ def _planned(
         return made[full]
 
     devices = Devices(layers[:-1], gpus, forced=gpus not in layers or batch.tokens < 32)
-    graph = Builder(shape_of(spec), batch, devices, weight).built()
+    graph = built(shape_of(spec), batch, devices, weight)
     return buffers(graph, gpus, pipeline, fused)
 
 

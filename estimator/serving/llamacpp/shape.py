@@ -70,6 +70,16 @@ class Experts:
     latent: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Layers that see everything, where others have windows: heads of keys and their size. `values_of_keys`: whether they make
+    values of what they make keys of."""
+
+    key_heads: int
+    head: int
+    values_of_keys: bool
+
+
 Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
 """What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
 
@@ -136,6 +146,7 @@ class Shape:
         gate_beside: whether that gate is a product of its own. `post_norm_first`: whether what attention gave is normalised
             before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
+        sharing: what layers that see everything have of their own.
     """
 
     hidden: int
@@ -190,6 +201,7 @@ class Shape:
     gated_queries: bool = False
     gate_beside: bool = False
     post_norm_first: bool = False
+    sharing: Sharing | None = None
 
     def mixer(self, layer: int) -> Mixer:
         """What a layer has before its feed-forward layer."""

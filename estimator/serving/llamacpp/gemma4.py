@@ -1,0 +1,63 @@
+"""llama.cpp's graph of Gemma 4, whose layers have heads of their own where they see everything.
+
+After src/models/gemma4.cpp, as of October 2026.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from estimator.serving.llamacpp.ggml import Tensor
+from estimator.serving.llamacpp.graph import Builder, turning
+from estimator.serving.llamacpp.operations import Devices, Weight
+from estimator.serving.llamacpp.shape import Batch, Shape, Sharing
+
+
+class Gemma4Builder(Builder):
+    """Builds the graph of one batch. `forms`: what is asked of a model and of a batch, by whether a layer has a window."""
+
+    def __init__(self, shape: Shape, batch: Batch, devices: Devices, weight: Weight):
+        super().__init__(shape, batch, devices, weight)
+        assert shape.sharing is not None
+        self.sharing: Sharing = shape.sharing
+        keys, head = self.sharing.key_heads, self.sharing.head
+        own, wide = shape.key_heads * shape.head, keys * head
+        whole = replace(batch, key_bytes=batch.key_bytes * wide // own, value_bytes=batch.value_bytes * wide // own)
+        self.forms = {True: (shape, batch), False: (replace(shape, head=head, key_heads=keys, values_wide=head), whole)}
+        if batch.turned_keys:
+            self.whole.turns_keys = turning(head & -head)
+
+    def _slides(self, layer: int) -> bool:
+        return bool(self.shape.sliding) and self.shape.sliding[layer]
+
+    def _layer(self, hidden: Tensor, layer: int) -> Tensor:
+        self.shape, self.batch = self.forms[self._slides(layer)]
+        out = self._attention(self.norm(hidden, "attn_norm", layer), layer)
+        attended = self.unlike("add", self.norm(out, "post_attention_norm", layer), hidden)
+        fed = self._feed_forward(self.norm(attended, "ffn_norm", layer), layer, self.shape.wide, "")
+        out = self.unlike("add", self.norm(fed, "post_ffw_norm", layer, forced=False), attended)
+        return self.unlike("mul", out, self.weight("layer_output_scale", layer))
+
+    def _attention(self, x: Tensor, layer: int) -> Tensor:
+        shape, slides = self.shape, self._slides(layer)
+        cache = self.sliding if slides else self.whole
+        assert cache is not None
+        q = self._turned(self._queries(x, layer, "attn_q", shape.heads), cache.turns_keys)
+        self.graph.expand(q)
+        k = self.product("attn_k", layer, shape.head * shape.key_heads, x)
+        joined = self.sharing.values_of_keys and not slides
+        v = k if joined else self.product("attn_v", layer, shape.head * shape.key_heads, x)
+        v = self.unlike("rms_norm", self.view(v, (shape.head, shape.key_heads, self.tokens)))
+        k = self._turned(self._queries(x, layer, "attn_k", shape.key_heads, k), cache.turns_keys)
+        v = self._turned(v, cache.turns_values)
+        for each in (k, v):
+            self.graph.expand(each)
+        keys, values = self._stored(k, "k", layer, cache), self._stored(v, "v", layer, cache)
+        out = self._turned(self._attended(q, keys, values, layer, cache), cache.turns_values)
+        return self.product("attn_output", layer, shape.hidden, out)
+
+    def _queries(self, x: Tensor, layer: int, name: str, heads: int, made: Tensor | None = None) -> Tensor:
+        """Queries or keys, normalised and turned."""
+        made = made or self.product(name, layer, self.shape.head * heads, x)
+        out = self.norm(self.view(made, (self.shape.head, heads, self.tokens)), f"{name}_norm", layer)
+        return self.unlike("rope", out, self.positions)
