@@ -252,7 +252,7 @@ def _states(spec: DecoderSpec) -> dict[str, Any]:
 
 
 def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
-    if "_exps" in tensor.name:
+    if "_exps" in tensor.name and not tensor.name.endswith(".scale"):
         count = spec.num_experts  # type: ignore[attr-defined]
         if tensor.name.endswith(".bias"):
             return [tensor.elements // count, count]

@@ -113,7 +113,7 @@ def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
         return
     text = spec.language_model
     layers = text.depth
-    if isinstance(text, MoeSpec):
+    if isinstance(text, MoeSpec) or getattr(text, "enable_moe_block", False):
         yield "n_cpu_moe", list(range(1, layers + 1))
     yield "gpu_layers", list(range(layers, -1, -1))
 

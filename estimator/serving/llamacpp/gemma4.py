@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder, turning
+from estimator.serving.llamacpp.graph import Builder
 from estimator.serving.llamacpp.operations import Devices, Weight
-from estimator.serving.llamacpp.shape import Batch, Shape, Sharing
+from estimator.serving.llamacpp.places import turning
+from estimator.serving.llamacpp.shape import Batch, Experts, Shape, Sharing
 
 
 class Gemma4Builder(Builder):
@@ -35,6 +36,9 @@ class Gemma4Builder(Builder):
         out = self._attention(self.norm(hidden, "attn_norm", layer), layer)
         attended = self.unlike("add", self.norm(out, "post_attention_norm", layer), hidden)
         fed = self._feed_forward(self.norm(attended, "ffn_norm", layer), layer, self.shape.wide, "")
+        if self.shape.experts:
+            sparse = self.norm(self._mixture(attended, layer, self.shape.experts), "post_ffw_norm_2", layer)
+            fed = self.unlike("add", self.norm(fed, "post_ffw_norm_1", layer), sparse)
         out = self.unlike("add", self.norm(fed, "post_ffw_norm", layer, forced=False), attended)
         return self.unlike("mul", out, self.weight("layer_output_scale", layer))
 
@@ -61,3 +65,18 @@ class Gemma4Builder(Builder):
         made = made or self.product(name, layer, self.shape.head * heads, x)
         out = self.norm(self.view(made, (self.shape.head, heads, self.tokens)), f"{name}_norm", layer)
         return self.unlike("rope", out, self.positions)
+
+    def _mixture(self, attended: Tensor, layer: int, experts: Experts) -> Tensor:
+        """Experts, whose gates and inputs one matrix makes, and which a number of each multiplies."""
+        count, used, tokens, hidden = experts.count, experts.used, attended.shape[1], self.shape.hidden
+        seen = self.unlike("scale", self.unlike("rms_norm", attended))
+        seen = self.unlike("mul", seen, self.weight("ffn_gate_inp.scale", layer))
+        chosen, weights = self._chosen(self.product("ffn_gate_inp", layer, count, seen), layer, experts)
+        each = self.view(self.norm(attended, "pre_ffw_norm_2", layer), (hidden, 1, tokens))
+        inner = (experts.wide, used, tokens)
+        both = self.op("mul_mat_id", (2 * experts.wide, used, tokens), self.weight("ffn_gate_up_exps", layer), each, chosen)
+        out = self.op("glu", inner, *[self.view(both, inner, dense=False) for _ in range(2)])
+        out = self.op("mul_mat_id", (hidden, used, tokens), self.weight("ffn_down_exps", layer), out, chosen)
+        scales = self.op("repeat", (1, count, tokens), self.view(self.weight("ffn_down_exps.scale", layer), (1, count, 1)))
+        out = self.unlike("mul", out, self.op("get_rows", (1, used, tokens), scales, chosen))
+        return self._summed(self.unlike("mul", out, weights))

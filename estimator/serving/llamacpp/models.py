@@ -141,13 +141,10 @@ def check_graph(spec: ModelSpec, field: str) -> None:
         )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
-    if text.can.graph == "gemma-4":
-        if text.enable_moe_block:  # type: ignore[attr-defined]
-            raise NotModelled("llama.cpp's graph of Gemma 4's mixtures is not modelled yet; the dense 31B's is", field)
-        if text.num_kv_shared_layers or text.hidden_size_per_layer_input:  # type: ignore[attr-defined]
-            raise NotModelled(
-                "llama.cpp's graph of Gemma 4's small models, with embeddings of each layer, is not modelled yet", field
-            )
+    if text.can.graph == "gemma-4" and (text.num_kv_shared_layers or text.hidden_size_per_layer_input):  # type: ignore[attr-defined]
+        raise NotModelled(
+            "llama.cpp's graph of Gemma 4's small models, with embeddings of each layer, is not modelled yet", field
+        )
     if text.encodes:
         raise NotModelled(
             f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
@@ -248,6 +245,8 @@ def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers have experts."""
     if spec.can.graph == "nemotron-h":
         return tuple([kind == "moe" for kind in spec.kinds])  # type: ignore[attr-defined]
+    if spec.can.graph == "gemma-4":
+        return (spec.enable_moe_block,) * spec.num_hidden_layers  # type: ignore[attr-defined]
     return tuple(spec.sparse()) if hasattr(spec, "sparse") else (False,) * spec.num_hidden_layers
 
 

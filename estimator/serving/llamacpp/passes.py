@@ -143,7 +143,7 @@ def _of_layers(
     made: dict[str, Tensor] = {}
 
     def weight(name: str, layer: int | None) -> Tensor:
-        end = name if name.endswith(".bias") else f"{name}.weight"
+        end = name if name.endswith((".bias", ".scale")) else f"{name}.weight"
         key = end if layer is None else f"blk.{layer}.{end}"
         if key not in made:
             names = [end] if layer is None else [f"blk.{one}.{end}" for one in groups[layer]]

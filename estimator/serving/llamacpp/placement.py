@@ -173,4 +173,4 @@ def _planned(
 
 
 def _full(name: str) -> str:
-    return name if name.endswith((".bias", *BARE)) else f"{name}.weight"
+    return name if name.endswith((".bias", ".scale", *BARE)) else f"{name}.weight"
