@@ -196,6 +196,8 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             "rope.dimension_count_swa": spec.head_dim,
             "embedding_length_per_layer_input": asked["hidden_size_per_layer_input"],
             "final_logit_softcapping": 30.0,
+            "attention.shared_kv_layers": asked["num_kv_shared_layers"],
+            "feed_forward_length": list(sharing.wide),
         }
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}

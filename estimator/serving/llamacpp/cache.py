@@ -87,6 +87,8 @@ def token_layers(serving: Serving, spec: DecoderSpec) -> list[int]:
         wide = sum(_row_bytes(kind, sharing.key_heads * sharing.head) for kind in kinds(serving))
     slides, mixers = sliding(spec) or (False,) * spec.num_hidden_layers, mixers_of(spec)
     found = [wide if wide and not own else each for own in slides]
+    if sharing:
+        found = [nbytes * (sharing.kept[layer] == layer) for layer, nbytes in enumerate(found)]
     return [nbytes * (mixer in ATTENDING) for nbytes, mixer in zip(found, mixers, strict=True)] if mixers else found
 
 

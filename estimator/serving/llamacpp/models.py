@@ -100,7 +100,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "exaone-moe": {"normed": "heads"},
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
-    "gemma-4": {"scaled_embedding": True, "cut": "after the norm"},
+    "gemma-4": {"cut": "after the norm"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
@@ -141,10 +141,6 @@ def check_graph(spec: ModelSpec, field: str) -> None:
         )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
-    if text.can.graph == "gemma-4" and (text.num_kv_shared_layers or text.hidden_size_per_layer_input):  # type: ignore[attr-defined]
-        raise NotModelled(
-            "llama.cpp's graph of Gemma 4's small models, with embeddings of each layer, is not modelled yet", field
-        )
     if text.encodes:
         raise NotModelled(
             f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
@@ -281,7 +277,13 @@ def sharing_of(spec: DecoderSpec) -> Sharing | None:
     if spec.can.graph != "gemma-4":
         return None
     keys, head = spec.heads_of(FULL)  # type: ignore[attr-defined]
-    return Sharing(keys, head, spec.attention_k_eq_v)  # type: ignore[attr-defined]
+    shared, layers = spec.num_kv_shared_layers, spec.num_hidden_layers  # type: ignore[attr-defined]
+    own, slides = layers - shared, sliding(spec) or (False,) * layers
+    kept = [layer if layer < own else own - (2 if slides[layer] else 1) for layer in range(layers)]
+    more = 2 if spec.use_double_wide_mlp else 1  # type: ignore[attr-defined]
+    wide = [spec.intermediate_size * (more if layer >= own else 1) for layer in range(layers)]
+    beside = spec.hidden_size_per_layer_input  # type: ignore[attr-defined]
+    return Sharing(keys, head, spec.attention_k_eq_v, tuple(kept), beside, tuple(wide))  # type: ignore[attr-defined]
 
 
 def latent_of(spec: DecoderSpec) -> Latent | None:

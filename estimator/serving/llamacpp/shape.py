@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -73,11 +73,28 @@ class Experts:
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Layers that see everything, where others have windows: heads of keys and their size. `values_of_keys`: whether they make
-    values of what they make keys of."""
+    values of what they make keys of. `kept`: of each layer the one whose cache it reads, itself or an earlier one. `per_layer`:
+    numbers that each layer gets of each token beside hidden states. `wide`: of each layer's feed-forward layer."""
 
     key_heads: int
     head: int
     values_of_keys: bool
+    kept: tuple[int, ...]
+    per_layer: int
+    wide: tuple[int, ...]
+
+    def alike(self, layer: int) -> tuple[bool, int]:
+        """What layers have in common whose passes are the same."""
+        return self.kept[layer] == layer, self.wide[layer]
+
+    def of(self, layers: list[int], sliding: tuple[bool, ...]) -> Sharing:
+        """With some of the layers, in their order, each of which reads its own cache or the last before it of its kind;
+        `sliding` says of all layers which have a window."""
+        kept: list[int] = []
+        for place, layer in enumerate(layers):
+            before = [p for p in range(place) if kept[p] == p and sliding[layers[p]] == sliding[layer]]
+            kept.append(place if self.kept[layer] == layer else before[-1])
+        return replace(self, kept=tuple(kept), wide=tuple([self.wide[layer] for layer in layers]))
 
 
 Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
