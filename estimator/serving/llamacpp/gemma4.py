@@ -80,9 +80,7 @@ class Gemma4Builder(Builder):
         q = self._turned(self._queries(x, layer, "attn_q", shape.heads), cache.turns_keys)
         self.graph.expand(q)
         if self.sharing.kept[layer] != layer:
-            read = [
-                Tensor("view", x.shape, [x.root], root=x.root, nbytes=x.nbytes) for x in self.cached[self.sharing.kept[layer]]
-            ]
+            read = [self._again(cached) for cached in self.cached[self.sharing.kept[layer]]]
             return self._given(q, read[0], read[1], layer, cache)
         k = self.product("attn_k", layer, shape.head * shape.key_heads, x)
         joined = self.sharing.values_of_keys and not slides
@@ -95,6 +93,11 @@ class Gemma4Builder(Builder):
         keys, values = self._stored(k, "k", layer, cache), self._stored(v, "v", layer, cache)
         self.cached[layer] = keys, values
         return self._given(q, keys, values, layer, cache)
+
+    def _again(self, cached: Tensor) -> Tensor:
+        """Another view of a layer's cache."""
+        assert cached.root is not None
+        return Tensor("view", cached.shape, [cached.root], root=cached.root, nbytes=cached.nbytes)
 
     def _given(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: Places) -> Tensor:
         """What attention gives of what is cached."""
