@@ -50,11 +50,11 @@ class Gemma4Builder(Builder):
         return self.unlike("mul", out, self.weight("layer_output_scale", layer))
 
     def _embedded(self) -> Tensor:
-        """What is looked up of the tokens, for all layers and for each, multiplied by a number of each token."""
+        """What is looked up of the tokens, before that what each layer gets."""
         if size := self.sharing.per_layer * self.shape.layers:
             table = self.weight("per_layer_token_embd", None)
             self.found = self.graph.expand(self.op("get_rows", (size, self.tokens), table, given((self.tokens,), NUMBER)))
-        return self.unlike("mul", super()._embedded(), given((1, self.tokens), NUMBER))
+        return super()._embedded()
 
     def _joined(self, hidden: Tensor) -> Tensor:
         """What layers get of each token beside hidden states: by its id, and of its embedding."""

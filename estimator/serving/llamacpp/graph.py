@@ -34,7 +34,8 @@ class Builder(Operations):
         shape = self.shape
         hidden = self._embedded()
         if shape.scaled_embedding:
-            hidden = self.unlike("scale", hidden)
+            each = shape.scaled_embedding == "by token"
+            hidden = self.unlike("mul", hidden, given((1, self.tokens), NUMBER)) if each else self.unlike("scale", hidden)
         if shape.learned_positions:
             rows = self.op("get_rows", hidden.shape, self.weight("position_embd", None), self.positions)
             hidden = self.unlike("add", hidden, rows)

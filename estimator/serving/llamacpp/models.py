@@ -31,7 +31,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "capped_scores": ("scale", "unary", "scale"),
         "after_logits": ("scale", "unary", "scale"),
     },
-    "gemma-3": {"scaled_embedding": True, "scaled_queries": True, "post_norms": True, "normed": "heads"},
+    "gemma-3": {"scaled_embedding": "by token", "scaled_queries": True, "post_norms": True, "normed": "heads"},
     "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
@@ -100,7 +100,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "exaone-moe": {"normed": "heads"},
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
-    "gemma-4": {"cut": "after the norm"},
+    "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""

@@ -148,6 +148,7 @@ class Shape:
         clipped: whether queries, keys and values are kept within a limit.
         second_norm: whether attention reads what a norm of its own makes.
         norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
+        scaled_embedding: whether embeddings are multiplied by a number, or by one of each token (images are not multiplied).
         learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
         residual_first: whether the residual stands first in the layer's last sum, or in both.
         cut: from where on the graph has the chosen tokens only.
@@ -198,7 +199,7 @@ class Shape:
     fed_norm: str = "ffn_norm"
     parallel: Literal["attention first", "feed-forward first", "residual second", "normed apart"] | None = None
     residual_first: Literal["last", "both"] | None = None
-    scaled_embedding: bool = False
+    scaled_embedding: bool | Literal["by token"] = False
     scaled_queries: bool = False
     scaled_residual: bool = False
     cut: Literal["in the last layer", "before the norm", "after the norm"] = "in the last layer"
