@@ -58,6 +58,7 @@ Graph = Literal[
     "exaone-moe",
     "mellum-2",
     "afmoe-1",
+    "gemma-4",
 ]
 """Graphs of llama.cpp's."""
 

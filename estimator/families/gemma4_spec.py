@@ -82,7 +82,7 @@ class Gemma4Spec(SharingSpec):
     The last layer sees everything, whatever its type is said to be.
     """
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="gemma-4")
     window_pool = SGLANG
     default_period = 6
     modelled = {"use_bidirectional_attention": (None, "vision")}

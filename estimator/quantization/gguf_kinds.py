@@ -77,8 +77,8 @@ CATEGORIES = {
 
 def category(name: str) -> str:
     """What the rules take a tensor for (`tensor_get_category`)."""
-    if name in ("output.weight", "token_embd.weight"):
-        return name.removesuffix(".weight")
+    if name in ("output.weight", "token_embd.weight", "per_layer_token_embd.weight"):
+        return name.removesuffix(".weight").removeprefix("per_layer_")
     return next((found for part, found in CATEGORIES.items() if part in name), "")
 
 

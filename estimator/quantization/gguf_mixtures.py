@@ -76,6 +76,8 @@ def type_of(kind: str, tensor: FileTensor, model: Model) -> BlockType:
     default = DEFAULT[kind]
     if kind in PLAIN:
         return block(default)
+    if tensor.name == "per_layer_model_proj.weight":
+        return block("BF16")  # which llama-quantize leaves as it is
     return block(fitting(_chosen(kind, default, tensor, model), tensor.columns))
 
 

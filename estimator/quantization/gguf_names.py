@@ -73,6 +73,11 @@ NAMES: dict[str, str] = {
     "feed_forward.gate": "ffn_gate_inp",
     "mixer.gate": "ffn_gate_inp",
     "experts.up_proj": "ffn_up_exps",
+    "router.proj": "ffn_gate_inp",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
     "fc1_latent_proj": "ffn_latent_down",
     "fc2_latent_proj": "ffn_latent_up",
 }
@@ -88,6 +93,11 @@ NORMS: dict[str, str] = {
     "k_norm": "attn_k_norm",
     "query_layernorm": "attn_q_norm",
     "key_layernorm": "attn_k_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "post_per_layer_input_norm": "post_norm",
+    "per_layer_projection_norm": "per_layer_proj_norm",
     "post_self_attn_layernorm": "post_attention_norm",
     "pre_mlp_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
@@ -122,6 +132,7 @@ AFTER_ATTENTION = (
     "qwen-3.5",
     "qwen-3-next",
     "afmoe-1",
+    "gemma-4",
 )
 """Graphs whose norm after attention is called so (`post_attention_norm`), by `Abilities.graph`."""
 OUTPUT_NORMS = {
@@ -133,6 +144,8 @@ OUTPUT_NORMS = {
     "final_layer_norm": "output_norm",
 }
 """The last norm, which belongs to no layer."""
+SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+"""Vectors beside matrices of Gemma 4's mixtures."""
 CORRECTIONS = ("e_score_correction_bias", "expert_bias")
 """What is added to the scores of experts before the best are chosen, a parameter or a buffer."""
 BARE = ("ssm_a", "ssm_d")

@@ -15,7 +15,16 @@ from estimator.families import build_model, having, heads
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
-from estimator.quantization.gguf_names import AFTER_ATTENTION, ALWAYS_FLOAT32, BARE, CORRECTIONS, NAMES, NORMS, OUTPUT_NORMS
+from estimator.quantization.gguf_names import (
+    AFTER_ATTENTION,
+    ALWAYS_FLOAT32,
+    BARE,
+    CORRECTIONS,
+    NAMES,
+    NORMS,
+    OUTPUT_NORMS,
+    SCALES,
+)
 from estimator.tape.dtypes import bfloat16
 from estimator.tape.tape import Slot, Tape
 
@@ -47,7 +56,19 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
     corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
-    return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + corrections
+    beside = corrections + _gemma4(spec, build)
+    return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + beside
+
+
+def _gemma4(spec: ModelSpec, build: Builder) -> list[FileTensor]:
+    """Numbers that its layers' results are multiplied by, and by which layers that see everything turn less (`rope_freqs`, which
+    lies with each of them, and is counted with the output)."""
+    if spec.can.graph != "gemma-4":
+        return []
+    layers = [each.slot.start for each in build.buffers if each.name.endswith("layer_scalar") and each.slot]
+    half = spec.config()["global_head_dim"] // 2
+    scales = [FileTensor(f"blk.{layer}.layer_output_scale.weight", 1, 1, 1, layer) for layer in layers]
+    return [*scales, FileTensor("rope_freqs.weight", half, half, 1, None)]
 
 
 def _correction(experts: int, slot: Slot | None) -> FileTensor:
@@ -77,6 +98,10 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         return  # numbers of the metadata (Apertus' xIELU)
     if path.endswith(CORRECTIONS):
         yield _correction(prod(shape), parameter.slot)
+    elif path in SCALES:
+        yield FileTensor(f"{before}{SCALES[path]}", columns, columns, 1, layer)
+    elif path.endswith("experts.gate_up_proj") and spec.can.graph == "gemma-4":
+        yield tensor("ffn_gate_up_exps")
     elif path.endswith("experts.gate_up_proj"):
         for name in ("ffn_gate_exps", "ffn_up_exps"):
             yield tensor(name, elements=prod(shape) // 2)

@@ -25,7 +25,7 @@ from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.models import clips, experts_of, fed_width, key_heads, latent_of, sliding
+from estimator.serving.llamacpp.models import clips, experts_of, fed_width, key_heads, latent_of, sharing_of, sliding
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
@@ -103,6 +103,7 @@ ARCHITECTURES = {
     "exaone_moe": "exaone-moe",
     "mellum": "mellum",
     "afmoe": "afmoe",
+    "gemma4_text": "gemma4",
 }
 GROUPED = ("glm4_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
 SCALED = ("exaone_moe", "afmoe")
@@ -182,6 +183,22 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             "expert_weights_norm": True,
             "expert_gating_func": 2,
         }
+    if sharing := sharing_of(spec):
+        slides = list(sliding(spec))
+        sizes |= {
+            "attention.head_count_kv": [key_heads(spec) if own else sharing.key_heads for own in slides],
+            "attention.sliding_window_pattern": slides,
+            "attention.key_length": sharing.head,
+            "attention.value_length": sharing.head,
+            "attention.key_length_swa": spec.head_dim,
+            "attention.value_length_swa": spec.head_dim,
+            "rope.dimension_count": sharing.head,
+            "rope.dimension_count_swa": spec.head_dim,
+            "embedding_length_per_layer_input": asked["hidden_size_per_layer_input"],
+            "final_logit_softcapping": 30.0,
+            "attention.shared_kv_layers": asked["num_kv_shared_layers"],
+            "feed_forward_length": list(sharing.wide),
+        }
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}
     if latent := latent_of(spec):
@@ -237,7 +254,7 @@ def _states(spec: DecoderSpec) -> dict[str, Any]:
 
 
 def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
-    if "_exps" in tensor.name:
+    if "_exps" in tensor.name and not tensor.name.endswith(".scale"):
         count = spec.num_experts  # type: ignore[attr-defined]
         if tensor.name.endswith(".bias"):
             return [tensor.elements // count, count]

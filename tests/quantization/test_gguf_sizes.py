@@ -55,6 +55,7 @@ EACH += ["qwen3.5-0.8b-text", "qwen3.5-35b-a3b-text", "qwen3-next-80b-a3b", "nem
 EACH += ["granite-4.0-h-tiny", "granite-4.0-1b", "bamba-9b", "lfm2-1.2b", "lfm2-8b-a1b", "falcon-h1-0.5b", "jamba-v0.1"]
 EACH += ["bloom-560m", "phi-2", "starcoderbase-1b", "stablelm-2-1.6b", "mpt-7b", "afm-4.5b", "internlm3-8b"]
 EACH += ["glm-4-9b", "apertus-8b", "jais-2-8b", "phi-3.5-moe", "k-exaone-236b-a23b", "mellum2-12b-a2.5b", "trinity-mini"]
+EACH += ["gemma-4-31b-text", "gemma-4-26b-a4b-text", "gemma-4-e2b-text"]
 
 
 def spec_of(row: dict[str, Any]) -> ModelSpec:
@@ -94,6 +95,7 @@ def test_every_parameter_lies_in_the_file_once(name: str) -> None:
     tensors = file_tensors(spec)
     buffers = spec.can.routing.endswith("sigmoid") and spec.model_type != "afmoe"  # whose biases are parameters
     beside = sum(t.elements for t in tensors if "exp_probs_b" in t.name) if buffers else 0
+    beside += sum(t.elements for t in tensors if t.name.endswith(("layer_output_scale.weight", "rope_freqs.weight")))
     apart = 2 * spec.depth if spec.model_type == "apertus" else 0  # xIELU's numbers are metadata
     assert sum(tensor.elements for tensor in tensors) == count(spec) + beside - apart
     assert len({tensor.name for tensor in tensors}) == len(tensors)

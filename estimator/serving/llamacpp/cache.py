@@ -10,7 +10,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import key_heads, latent_of, sliding, window
+from estimator.serving.llamacpp.models import key_heads, latent_of, sharing_of, sliding, window
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -51,23 +51,14 @@ def _padded(tokens: int) -> int:
 
 def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
     """Bytes of each layer's cache, of all sequences."""
-    each = streams(serving) * cache_bytes(serving, spec)
-    whole, seen = cells(serving) * each, window_cells(serving, spec) * each
-    kept = [seen if slides else whole for slides in sliding(spec) or [False] * spec.num_hidden_layers]
+    each, room = token_layers(serving, spec), {True: window_cells(serving, spec), False: cells(serving)}
+    slides = sliding(spec) or [False] * spec.num_hidden_layers
+    kept = [streams(serving) * room[own] * nbytes for own, nbytes in zip(slides, each, strict=True)]
     state, mixers = state_of(spec), mixers_of(spec)
     if state is None:
         return kept
     states = serving.concurrency * state.nbytes
-    return [
-        nbytes * (mixer in ATTENDING) + states * (mixer not in ("attention", "none"))
-        for nbytes, mixer in zip(kept, mixers, strict=True)
-    ]
-
-
-def attending(spec: DecoderSpec) -> int:
-    """Layers that cache keys and values."""
-    mixers = mixers_of(spec)
-    return sum(mixer in ATTENDING for mixer in mixers) if mixers else spec.num_hidden_layers
+    return [nbytes + states * (mixer not in ("attention", "none")) for nbytes, mixer in zip(kept, mixers, strict=True)]
 
 
 def kinds(serving: Serving) -> tuple[str, str]:
@@ -87,6 +78,18 @@ def token_bytes(serving: Serving, spec: DecoderSpec) -> tuple[int, int]:
 def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
     """Bytes of a token's keys and values in one layer."""
     return sum(token_bytes(serving, spec))
+
+
+def token_layers(serving: Serving, spec: DecoderSpec) -> list[int]:
+    """Bytes of a token's keys and values in each layer, 0 where it caches none."""
+    each, wide = cache_bytes(serving, spec), 0
+    if sharing := sharing_of(spec):
+        wide = sum(_row_bytes(kind, sharing.key_heads * sharing.head) for kind in kinds(serving))
+    slides, mixers = sliding(spec) or (False,) * spec.num_hidden_layers, mixers_of(spec)
+    found = [wide if wide and not own else each for own in slides]
+    if sharing:
+        found = [nbytes * (sharing.kept[layer] == layer) for layer, nbytes in enumerate(found)]
+    return [nbytes * (mixer in ATTENDING) for nbytes, mixer in zip(found, mixers, strict=True)] if mixers else found
 
 
 def _row_bytes(kind: str, width: int) -> int:

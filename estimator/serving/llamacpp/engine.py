@@ -19,7 +19,7 @@ from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.serving.engine import WHOLE, Default, Engine, Logged
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.llamacpp import ollama
-from estimator.serving.llamacpp.cache import UBATCH, attending, cache_bytes, layer_caches
+from estimator.serving.llamacpp.cache import UBATCH, layer_caches, token_layers
 from estimator.serving.llamacpp.devices import check_devices
 from estimator.serving.llamacpp.drafts import MOST, check_draft, outputs, with_draft
 from estimator.serving.llamacpp.models import check_graph
@@ -47,6 +47,11 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
     if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
         raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
+    if asked.flash_attention is False and spec.language_model.can.graph == "gemma-4":
+        raise NotModelled(
+            "without flash attention llama.cpp fills up Gemma 4's values to its widest layer: not modelled, leave it out",
+            "serving.flash_attention",
+        )
     if job.hardware.without_gpu and (asked.gpu_layers or asked.gpu_layers_draft or asked.tensor_split):
         raise Contradiction("there is no GPU for layers: leave it out, or name a gpu in place of ram", "serving.gpu_layers")
     check_devices(asked, _gpus(job))
@@ -88,7 +93,7 @@ def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) 
     """The cache that the job needs, all of it, also what lies in the host's memory."""
     text = spec.language_model
     assert isinstance(text, DecoderSpec)
-    per_token = attending(text) * cache_bytes(job.serving, text)
+    per_token = sum(token_layers(job.serving, text))
     needed = sum(layer_caches(job.serving, text))
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 
@@ -108,7 +113,7 @@ def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
         return
     text = spec.language_model
     layers = text.depth
-    if isinstance(text, MoeSpec):
+    if isinstance(text, MoeSpec) or getattr(text, "enable_moe_block", False):
         yield "n_cpu_moe", list(range(1, layers + 1))
     yield "gpu_layers", list(range(layers, -1, -1))
 

@@ -10,26 +10,9 @@ from __future__ import annotations
 
 from estimator.serving.llamacpp.ggml import Graph, Tensor
 from estimator.serving.llamacpp.operations import HALF, NUMBER, PLACE, Devices, Operations, Weight, given
+from estimator.serving.llamacpp.places import Places
 from estimator.serving.llamacpp.recurrent import Recurrent
 from estimator.serving.llamacpp.shape import Batch, Experts, Latent, Shape
-
-
-class _Cache:
-    """One of the caches: its places for new keys and values, the mask, and what turns both before they are stored."""
-
-    def __init__(self, shape: Shape, batch: Batch, cells: int):
-        self.cells = cells
-        tokens, streams = batch.tokens, batch.streams
-        self.key_places = given((tokens,), PLACE)
-        numbers = tokens if batch.flash else tokens * shape.values
-        self.value_places = None if shape.latent else given((numbers,), PLACE)
-        self.mask = given((cells, tokens // streams, 1, streams), HALF if batch.flash else NUMBER)
-        self.turns_keys = _turning(batch.turned_keys)
-        self.turns_values = _turning(batch.turned_values)
-
-
-def _turning(size: int) -> Tensor | None:
-    return given((size, size), 4) if size else None
 
 
 class Builder(Operations):
@@ -39,8 +22,8 @@ class Builder(Operations):
         super().__init__(shape, devices, weight)
         self.batch = batch
         self.graph, self.tokens = Graph(), batch.tokens
-        self.whole = _Cache(shape, batch, batch.cells)
-        self.sliding = _Cache(shape, batch, batch.window_cells) if any(shape.sliding) else None
+        self.whole = Places(shape, batch, batch.cells)
+        self.sliding = Places(shape, batch, batch.window_cells) if any(shape.sliding) else None
         self.positions = given((batch.tokens * shape.positions,), NUMBER)
         self.tempers = given((1, 1, batch.tokens), NUMBER) if shape.tempered else None
         self.chosen = given((batch.outputs,), NUMBER)
@@ -51,7 +34,8 @@ class Builder(Operations):
         shape = self.shape
         hidden = self._embedded()
         if shape.scaled_embedding:
-            hidden = self.unlike("scale", hidden)
+            each = shape.scaled_embedding == "by token"
+            hidden = self.unlike("mul", hidden, given((1, self.tokens), NUMBER)) if each else self.unlike("scale", hidden)
         if shape.learned_positions:
             rows = self.op("get_rows", hidden.shape, self.weight("position_embd", None), self.positions)
             hidden = self.unlike("add", hidden, rows)
@@ -218,7 +202,7 @@ class Builder(Operations):
         rows = self.view(x, (size, x.nbytes // 4 // size)) if x.dense else self.unlike("cont", x)
         return self.view(self.op("mul_mat", rows.shape, by, rows), x.shape)
 
-    def _stored(self, x: Tensor, which: str, layer: int, cache: _Cache) -> Tensor:
+    def _stored(self, x: Tensor, which: str, layer: int, cache: Places) -> Tensor:
         """Keys or values in the cache, as a view of it."""
         batch, tokens = self.batch, x.shape[2]
         width = x.shape[0] * x.shape[1]
@@ -237,7 +221,7 @@ class Builder(Operations):
         each = batch.key_bytes if which == "k" else batch.value_bytes
         return Tensor("view", shape, [held], root=held, nbytes=cache.cells * batch.streams * each)
 
-    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: _Cache, up: Tensor | None = None) -> Tensor:
+    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: Places, up: Tensor | None = None) -> Tensor:
         """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent."""
         shape, batch, tokens = self.shape, self.batch, self.tokens
         each, streams = tokens // batch.streams, batch.streams
@@ -344,6 +328,24 @@ class Builder(Operations):
         count, used = experts.count, experts.used
         inner = self.product("ffn_latent_down", layer, hidden, x) if experts.latent else x
         logits = self.biased(self.product("ffn_gate_inp", layer, count, x), "ffn_gate_inp.bias", layer, experts.biased)
+        chosen, weights = self._chosen(logits, layer, experts)
+        each = self.view(inner, (hidden, 1, tokens))
+
+        def through(name: str, width: int, source: Tensor) -> Tensor:
+            out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
+            return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
+
+        out = through("up", experts.wide, each)
+        if shape.gated:
+            out = self.unlike("glu", through("gate", experts.wide, each), out)
+        else:
+            for name in shape.activation:
+                out = self.unlike(name, out)
+        return self._summed(self.unlike("mul", through("down", hidden, out), weights))
+
+    def _chosen(self, logits: Tensor, layer: int, experts: Experts) -> tuple[Tensor, Tensor]:
+        """Which experts each token passes, and their weights."""
+        count, used, tokens = experts.count, experts.used, logits.shape[1]
         late = experts.softmax == "of the chosen"
         probabilities = logits if late else self.unlike("soft_max" if experts.softmax == "of all" else "unary", logits)
         selection = probabilities
@@ -362,19 +364,11 @@ class Builder(Operations):
         if experts.scaled:
             weights = self.unlike("scale", weights)
         self.graph.expand(weights)
-        each = self.view(inner, (hidden, 1, tokens))
+        return chosen, weights
 
-        def through(name: str, width: int, source: Tensor) -> Tensor:
-            out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
-            return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
-
-        out = through("up", experts.wide, each)
-        if shape.gated:
-            out = self.unlike("glu", through("gate", experts.wide, each), out)
-        else:
-            for name in shape.activation:
-                out = self.unlike(name, out)
-        out = self.unlike("mul", through("down", hidden, out), weights)
+    def _summed(self, out: Tensor) -> Tensor:
+        """What all experts of a token gave, together."""
+        hidden, used, tokens = out.shape
         self.graph.expand(out)
         parts = [self.graph.expand(self.view(out, (hidden, tokens), dense=False)) for _ in range(used)]
         total = parts[0]

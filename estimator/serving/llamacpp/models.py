@@ -10,9 +10,9 @@ from typing import Any
 from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.spec import DecoderSpec, ModelSpec
-from estimator.families.windows import SLIDING, WindowedSpec, layer_types
+from estimator.families.windows import FULL, SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.shape import Experts, Latent, Shape
+from estimator.serving.llamacpp.shape import Experts, Latent, Shape, Sharing
 
 CLASSIC: dict[str, Any] = {
     **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
@@ -31,7 +31,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "capped_scores": ("scale", "unary", "scale"),
         "after_logits": ("scale", "unary", "scale"),
     },
-    "gemma-3": {"scaled_embedding": True, "scaled_queries": True, "post_norms": True, "normed": "heads"},
+    "gemma-3": {"scaled_embedding": "by token", "scaled_queries": True, "post_norms": True, "normed": "heads"},
     "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
@@ -100,10 +100,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "exaone-moe": {"normed": "heads"},
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
+    "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
-WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2", "afmoe-1")
+WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2", "afmoe-1", "gemma-4")
 """Graphs whose layers may have a sliding window."""
 UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
 """Graphs that turn neither queries nor keys."""
@@ -163,6 +164,8 @@ def shape_of(spec: ModelSpec) -> Shape:
     special["clipped"] = clips(spec)
     if getattr(spec, "use_qkv_bias", False):
         special["biased"] = True
+    if getattr(spec, "final_logit_softcapping", None):
+        special["after_logits"] = ("scale", "unary", "scale")
     latent = latent_of(spec)
     head, values = spec.head_dim, key_heads(spec) * spec.head_dim
     wide = head
@@ -185,6 +188,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         latent=latent,
         mixers=mixers_of(spec),
         state=state_of(spec),
+        sharing=sharing_of(spec),
         **special,
     )
 
@@ -237,6 +241,8 @@ def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers have experts."""
     if spec.can.graph == "nemotron-h":
         return tuple([kind == "moe" for kind in spec.kinds])  # type: ignore[attr-defined]
+    if spec.can.graph == "gemma-4":
+        return (spec.enable_moe_block,) * spec.num_hidden_layers  # type: ignore[attr-defined]
     return tuple(spec.sparse()) if hasattr(spec, "sparse") else (False,) * spec.num_hidden_layers
 
 
@@ -264,6 +270,20 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
         scaled=special.pop("scaled", asked.get("routed_scaling_factor", 1.0) not in (None, 1.0)),
         **special,
     )
+
+
+def sharing_of(spec: DecoderSpec) -> Sharing | None:
+    """What layers that see everything have of their own; None where all layers have the same."""
+    if spec.can.graph != "gemma-4":
+        return None
+    keys, head = spec.heads_of(FULL)  # type: ignore[attr-defined]
+    shared, layers = spec.num_kv_shared_layers, spec.num_hidden_layers  # type: ignore[attr-defined]
+    own, slides = layers - shared, sliding(spec) or (False,) * layers
+    kept = [layer if layer < own else own - (2 if slides[layer] else 1) for layer in range(layers)]
+    more = 2 if spec.use_double_wide_mlp else 1  # type: ignore[attr-defined]
+    wide = [spec.intermediate_size * (more if layer >= own else 1) for layer in range(layers)]
+    beside = spec.hidden_size_per_layer_input  # type: ignore[attr-defined]
+    return Sharing(keys, head, spec.attention_k_eq_v, tuple(kept), beside, tuple(wide))  # type: ignore[attr-defined]
 
 
 def latent_of(spec: DecoderSpec) -> Latent | None:

@@ -11,7 +11,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
 from estimator.serving.llamacpp.cache import UBATCH, batch_of
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder
+from estimator.serving.llamacpp.graphs import built
 from estimator.serving.llamacpp.models import shape_of, window
 from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, WeightTensor, of_kind
@@ -121,29 +121,30 @@ def _seeing(batch: Batch, spec: DecoderSpec, tokens: int) -> Batch:
 def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     """The nodes of a batch's graph: layers that are alike are counted once, and their matrices have the mean of their bytes."""
     shape = shape_of(spec)
-    alike: dict[tuple[bool | str, ...], list[int]] = {}
+    alike: dict[tuple[bool | str | int, ...], list[int]] = {}
     for layer in range(shape.layers):
         sparse = shape.experts.sparse[layer] if shape.experts else False
         slides = shape.sliding[layer] if shape.sliding else False
-        alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer)), []).append(layer)
+        more = shape.sharing.alike(layer) if shape.sharing else ()
+        alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer), *more), []).append(layer)
     last = [max(layers) for layers in alike.values()]
     found = _of_layers(shape, batch, stored, alike, sorted(last))
     base = replace(found)
     for layers in alike.values():
-        one = _of_layers(shape, batch, stored, alike, [layers[0], *sorted(last)])
+        one = _of_layers(shape, batch, stored, alike, sorted([layers[0], *last]))
         found.add(one, base, len(layers) - 1)
     return found
 
 
 def _of_layers(
-    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool | str, ...], list[int]], layers: list[int]
+    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool | str | int, ...], list[int]], layers: list[int]
 ) -> Pass:
     """The nodes of a graph that has these layers alone, each for those that are like it."""
     groups = [next(group for group in alike.values() if layer in group) for layer in layers]
     made: dict[str, Tensor] = {}
 
     def weight(name: str, layer: int | None) -> Tensor:
-        end = name if name.endswith(".bias") else f"{name}.weight"
+        end = name if name.endswith((".bias", ".scale")) else f"{name}.weight"
         key = end if layer is None else f"blk.{layer}.{end}"
         if key not in made:
             names = [end] if layer is None else [f"blk.{one}.{end}" for one in groups[layer]]
@@ -158,9 +159,10 @@ def _of_layers(
         rotary=tuple([shape.rotary[layer] for layer in layers]),
         sliding=tuple([shape.sliding[layer] for layer in layers]) if shape.sliding else (),
         experts=experts,
+        sharing=shape.sharing and shape.sharing.of(layers, shape.sliding or (False,) * shape.layers),
         mixers=tuple([shape.mixer(layer) for layer in layers]) if shape.mixers else (),
     )
-    graph = Builder(few, batch, Devices((0,) * len(layers), 1, forced=False), weight).built()
+    graph = built(few, batch, Devices((0,) * len(layers), 1, forced=False), weight)
     found, touched, count = Pass(), 1.0, 0
     if experts:
         count, touched = experts.count, 1 - (1 - experts.used / experts.count) ** batch.tokens

@@ -19,7 +19,7 @@ from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp.cache import batch_of, layer_caches
 from estimator.serving.llamacpp.devices import layer_devices, overridden
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder
+from estimator.serving.llamacpp.graphs import built
 from estimator.serving.llamacpp.models import shape_of
 from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
@@ -29,7 +29,9 @@ from estimator.weights import Checkpoint
 
 PADDED_ROW = 512
 """Elements that CUDA's matrices of blocks have rows filled up to (MATRIX_ROW_PADDING, ggml-cuda.cu)."""
-EMBEDDING, POSITIONS, OUTPUT = "token_embd.weight", "position_embd.weight", "output.weight"
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+INPUTS = (EMBEDDING, "position_embd.weight", "per_layer_token_embd.weight")
+"""Tables in which a token's rows are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def placed(
     for tensor in tensors:
         lies = forced(tensor.name)
         if lies is None:
-            lies = gpus if tensor.name in (EMBEDDING, POSITIONS) else layers[_layer(tensor, spec)]
+            lies = gpus if tensor.name in INPUTS else layers[_layer(tensor, spec)]
         at[tensor.name] = lies, tensor
         weights[lies] += tensor.nbytes if lies == gpus else tensor.gpu_bytes
     if tied:
@@ -140,9 +142,11 @@ def placed(
 
 
 def _layer(tensor: WeightTensor, spec: DecoderSpec) -> int:
-    """The layer that a tensor lies with: the output, if it belongs to none, but the norm of BLOOM's embeddings with the first."""
+    """The layer that a tensor lies with: the output, if it belongs to none, but the norm of BLOOM's embeddings with the first,
+    and what makes all layers' own input of Gemma 4's embeddings."""
     if tensor.layer is None:
-        return 0 if spec.can.graph == "bloom-1" and tensor.name.startswith("token_embd_norm") else -1
+        first = spec.can.graph == "bloom-1" and tensor.name.startswith("token_embd_norm")
+        return 0 if first or tensor.name.startswith("per_layer_") else -1
     return tensor.layer
 
 
@@ -168,9 +172,9 @@ def _planned(
         return made[full]
 
     devices = Devices(layers[:-1], gpus, forced=gpus not in layers or batch.tokens < 32)
-    graph = Builder(shape_of(spec), batch, devices, weight).built()
+    graph = built(shape_of(spec), batch, devices, weight)
     return buffers(graph, gpus, pipeline, fused)
 
 
 def _full(name: str) -> str:
-    return name if name.endswith((".bias", *BARE)) else f"{name}.weight"
+    return name if name.endswith((".bias", ".scale", *BARE)) else f"{name}.weight"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -70,6 +70,33 @@ class Experts:
     latent: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Layers that see everything, where others have windows: heads of keys and their size. `values_of_keys`: whether they make
+    values of what they make keys of. `kept`: of each layer the one whose cache it reads, itself or an earlier one. `per_layer`:
+    numbers that each layer gets of each token beside hidden states. `wide`: of each layer's feed-forward layer."""
+
+    key_heads: int
+    head: int
+    values_of_keys: bool
+    kept: tuple[int, ...]
+    per_layer: int
+    wide: tuple[int, ...]
+
+    def alike(self, layer: int) -> tuple[bool, int]:
+        """What layers have in common whose passes are the same."""
+        return self.kept[layer] == layer, self.wide[layer]
+
+    def of(self, layers: list[int], sliding: tuple[bool, ...]) -> Sharing:
+        """With some of the layers, in their order, each of which reads its own cache or the last before it of its kind;
+        `sliding` says of all layers which have a window."""
+        kept: list[int] = []
+        for place, layer in enumerate(layers):
+            before = [p for p in range(place) if kept[p] == p and sliding[layers[p]] == sliding[layer]]
+            kept.append(place if self.kept[layer] == layer else before[-1])
+        return replace(self, kept=tuple(kept), wide=tuple([self.wide[layer] for layer in layers]))
+
+
 Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
 """What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
 
@@ -121,6 +148,7 @@ class Shape:
         clipped: whether queries, keys and values are kept within a limit.
         second_norm: whether attention reads what a norm of its own makes.
         norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
+        scaled_embedding: whether embeddings are multiplied by a number, or by one of each token (images are not multiplied).
         learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
         residual_first: whether the residual stands first in the layer's last sum, or in both.
         cut: from where on the graph has the chosen tokens only.
@@ -136,6 +164,7 @@ class Shape:
         gate_beside: whether that gate is a product of its own. `post_norm_first`: whether what attention gave is normalised
             before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
+        sharing: what layers that see everything have of their own.
     """
 
     hidden: int
@@ -170,7 +199,7 @@ class Shape:
     fed_norm: str = "ffn_norm"
     parallel: Literal["attention first", "feed-forward first", "residual second", "normed apart"] | None = None
     residual_first: Literal["last", "both"] | None = None
-    scaled_embedding: bool = False
+    scaled_embedding: bool | Literal["by token"] = False
     scaled_queries: bool = False
     scaled_residual: bool = False
     cut: Literal["in the last layer", "before the norm", "after the norm"] = "in the last layer"
@@ -190,6 +219,7 @@ class Shape:
     gated_queries: bool = False
     gate_beside: bool = False
     post_norm_first: bool = False
+    sharing: Sharing | None = None
 
     def mixer(self, layer: int) -> Mixer:
         """What a layer has before its feed-forward layer."""

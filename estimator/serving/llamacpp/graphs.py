@@ -1,0 +1,17 @@
+"""The graph of a model's batch, by what builds it."""
+
+from __future__ import annotations
+
+from estimator.serving.llamacpp.ggml import Graph
+from estimator.serving.llamacpp.graph import Builder
+from estimator.serving.llamacpp.operations import Devices, Weight
+from estimator.serving.llamacpp.shape import Batch, Shape
+
+
+def built(shape: Shape, batch: Batch, devices: Devices, weight: Weight) -> Graph:
+    """The graph; of Gemma 4 nothing is loaded for another model."""
+    if shape.sharing is None:
+        return Builder(shape, batch, devices, weight).built()
+    from estimator.serving.llamacpp.gemma4 import Gemma4Builder
+
+    return Gemma4Builder(shape, batch, devices, weight).built()
