@@ -174,6 +174,9 @@ TOKENS = [
     ("llava-v1.6-mistral-7b", 640, 480, 2340),
     ("internvl3-1b", 640, 480, 3328),
     ("internvl3.5-8b", 448, 448, 256),
+    ("aya-vision-8b", 1092, 728, 7 * 169),
+    ("command-a-vision", 512, 512, 256),
+    ("command-a-vision", 1024, 600, 5 * 256),
 ]
 
 
