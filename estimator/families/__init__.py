@@ -215,6 +215,8 @@ FAMILIES = {
     "step3p7": "step3p7",
     "internvl": "internvl",
     "internvl_vision": "internvl_vision",
+    "aya_vision": "aya_vision",
+    "cohere2_vision": "aya_vision",
     "llama4": "llama4",
     "llama4_text": "llama4_text",
     "llama4_vision_model": "llama4_vision",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -21,6 +22,7 @@ from estimator import InvalidJob, NotModelled, estimate, fit
 from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
+from estimator.families.aya_vision import least_enlarged
 from estimator.families.build import Builder
 from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
 from estimator.families.idefics3 import cut
@@ -172,6 +174,9 @@ TOKENS = [
     ("llava-v1.6-mistral-7b", 640, 480, 2340),
     ("internvl3-1b", 640, 480, 3328),
     ("internvl3.5-8b", 448, 448, 256),
+    ("aya-vision-8b", 1092, 728, 7 * 169),
+    ("command-a-vision", 512, 512, 256),
+    ("command-a-vision", 1024, 600, 5 * 256),
 ]
 
 
@@ -222,7 +227,7 @@ def of_processor(family: str, *names: str, file: str = "") -> dict[str, Any]:
     source = folder / (file or f"image_processing_{family}.py")
     parsed = ast.walk(ast.parse(source.read_text(encoding="utf-8")))
     found = [node for node in parsed if isinstance(node, ast.stmt) and _name(node) in names]
-    made: dict[str, Any] = {"math": math, "torch": torch, "SizeDict": lambda **sides: sides}
+    made: dict[str, Any] = {"math": math, "np": np, "torch": torch, "SizeDict": lambda **sides: sides}
     made |= {"defaultdict": defaultdict, "lru_cache": lambda **settings: lambda function: function}
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
@@ -294,6 +299,15 @@ def test_an_image_is_cut_into_the_tiles_that_fit_it_best() -> None:
     for _ in range(2000):
         height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([56, 448])
         assert cut_to_fit(height, width, side) == theirs((height, width), (side, side), 1, MOST_TILES)
+
+
+def test_an_image_is_cut_into_the_tiles_that_enlarge_it_least() -> None:
+    names = "get_all_supported_aspect_ratios", "get_optimal_tiled_canvas"
+    theirs = of_processor("cohere2_vision", *names)["get_optimal_tiled_canvas"]
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([56, 512])
+        assert least_enlarged(height, width, side) == theirs((height, width), (side, side), 1, MOST_TILES)
 
 
 def test_an_image_in_tiles_is_put_together_without_what_only_pads() -> None:
