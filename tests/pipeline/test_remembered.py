@@ -96,7 +96,9 @@ def test_a_teacher_in_a_file_is_read_again(tmp_path: Path, played: list[Any]) ->
     for layers in (2, 4):
         path.write_text(json.dumps({**TINY, "num_hidden_layers": layers}), encoding="utf-8")
         objective = {"type": "distillation", "teacher": str(path), "prompt_length": 16}
-        peaks.append(estimate({**JOB, "model": TINY, "training": {"objective": objective, "sequence_length": 64}}).memory.peak_bytes)
+        peaks.append(
+            estimate({**JOB, "model": TINY, "training": {"objective": objective, "sequence_length": 64}}).memory.peak_bytes
+        )
     assert peaks[0] != peaks[1]
 
 
