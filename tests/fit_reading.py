@@ -12,6 +12,7 @@ import numpy as np
 
 from estimator import estimate
 from estimator.hardware.accelerator import accelerator
+from estimator.pipeline.remembered import answers
 from estimator.timing.measured import Reading, reading
 from tests.held_out import held_out
 from tests.served_speeds import job_of, published, speed_of
@@ -41,5 +42,7 @@ def changed(kind: str, by: float) -> Iterator[None]:
     """With one of the numbers so many times as large."""
     known: dict[str, Reading] = reading(accelerator(CARD))
     known[kind] = known[kind].model_copy(update={"value": by * known[kind].value})
+    answers.clear()
     with mock.patch("estimator.pipeline.step_time.reading", return_value=known):
         yield
+    answers.clear()

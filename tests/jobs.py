@@ -13,6 +13,8 @@ import yaml
 from estimator import Answer, Job
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
+from estimator.pipeline.remembered import answers
+from estimator.simulation import simulation
 from estimator.specs.published import published
 
 TESTS = Path(__file__).parent
@@ -31,6 +33,12 @@ TINY: dict[str, Any] = {
 }
 """A model that is answered in no time."""
 COUNTS = ("resident", "forward_end", "forward", "backward", "optimizer_step")
+
+
+def forget() -> None:
+    """Let the next question be a new one."""
+    answers.clear()
+    simulation._simulations.cache_clear()
 
 
 def content(path: Path) -> Any:

@@ -107,10 +107,24 @@ def card(parts: list[str]) -> str | None:
 
 def _mac(parts: list[str], amount: str) -> str | None:
     """The newest chip of one of Apple's computers with so much memory, where the chip is not named; None where none has it."""
-    kinds = MACS[parts[0]].get(parts[1], MACS[parts[0]][""])
-    chips = [_CHIP.fullmatch(name) for name in catalogue.names(CARDS)]
-    found = {int(chip[1]): chip[0] for chip in chips if chip and (chip[2] or "") in kinds and chip[3] == amount}
+    found = {int(chip[1]): chip[0] for chip in _chips_of(parts) if chip[3] == amount}
     return found[max(found)] if found else None
+
+
+def _chips_of(parts: list[str]) -> list[re.Match[str]]:
+    """The chips, each with an amount of memory, of the kinds that are in one of Apple's computers."""
+    usual = MACS[parts[0]][""]
+    kinds = MACS[parts[0]].get(parts[1], usual) if len(parts) > 1 else usual
+    chips = [_CHIP.fullmatch(name) for name in catalogue.names(CARDS)]
+    return [chip for chip in chips if chip and (chip[2] or "") in kinds]
+
+
+def _without_memory(parts: list[str]) -> str:
+    """What to write of one of Apple's computers, where neither its memory nor its chip is said."""
+    name, amounts = " ".join(parts), sorted({int(chip[3].removesuffix("gb")) for chip in _chips_of(parts)})
+    listed = f"{', '.join(map(str, amounts[:-1]))} or {amounts[-1]} GB"
+    newest = f"write {name} {amounts[-1]}gb, for the newest chip with so much, or name the chip"
+    return f"several are called {name!r}, with {listed} of memory: {newest}"
 
 
 def node(parts: list[str]) -> str | None:
@@ -123,7 +137,11 @@ def node(parts: list[str]) -> str | None:
 
 
 def unknown(text: str, like: str = "") -> UnknownName:
-    """The error that neither an accelerator nor a node has this name, with the nearest names."""
+    """The error that neither an accelerator nor a node has this name, with the nearest names; of one of Apple's computers with
+    the amounts of memory that there are."""
+    parts = [part for part in words(like or text) if part not in NOTHING]
+    if parts and parts[0] in MACS and parts[1:] in ([], *([kind] for kind in MACS[parts[0]])):
+        return UnknownHardware(_without_memory(parts))
     return catalogue.unknown((CARDS, NODES), text, "gpu", like)
 
 

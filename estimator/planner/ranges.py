@@ -1,4 +1,5 @@
-"""Values of a job's fields as people write them: lists (1,2,4), ranges that double (1k..128k), ranges in steps (8..64:8)."""
+"""Values of a job's fields as people write them: lists (1,2,4), ranges that double (1k..128k, or 1k-128k), ranges in steps
+(8..64:8)."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ MOST = 10_000
 """Values of one field, and combinations of all, that are tried at most."""
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)([kmgKMG]?)")
 _RANGE = re.compile(r"([^.:]*(?:\.\d+)?[^.:]*)\.\.([^:]*?)(?::(.*))?")
+_DASHED = re.compile(r"(\d+(?:\.\d+)?[kmgKMG]?)\s*[-–]\s*(\d+(?:\.\d+)?[kmgKMG]?(?::.*)?)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 _WORDS = {"null": None, "true": True, "false": False}
 
@@ -86,7 +88,7 @@ def _read(field: str, text: str, thousand: int | None, most: int) -> Sequence[An
         return [parse_yaml(text, field)]
     if thousand is None:
         return [text]
-    match = _RANGE.fullmatch(text)
+    match = _RANGE.fullmatch(_DASHED.sub(r"\1..\2", text) if _DASHED.fullmatch(text) else text)
     if match is None:
         number = _number(text, thousand)
         return [text if number is None else _plain(number)]

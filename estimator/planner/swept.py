@@ -21,7 +21,7 @@ from estimator.planner.ranges import values
 from estimator.planner.what_if_answer import shown
 from estimator.specs.resolve import resolve
 from estimator.sweeps.arrays import BY_PROGRAM, NO, ONE_BY_ONE, REFUSED, UNKNOWN, YES, Sweep
-from estimator.sweeps.sweep import sweep
+from estimator.sweeps.sweep import FEW, FEW_SERVED, sweep
 
 MOST_POINTS = 4_000_000
 BYTES = ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes")
@@ -30,7 +30,10 @@ COLUMNS = (*BYTES, "fits", "how")
 FITS: dict[int, bool | None] = {YES: True, NO: False, UNKNOWN: None}
 HOW: dict[int, str] = {BY_PROGRAM: "program", ONE_BY_ONE: "one by one", REFUSED: "refused"}
 NOT_SAID = "time and cost are not swept: `willitfit what-if` says them of each combination"
-NOT_ASKED = "the caching allocator was not asked, so what the peak does not decide is not known (reserves)"
+NOT_ASKED = (
+    f"more than {FEW} combinations of a training are not decided by the peak, or more than {FEW_SERVED:,} of a server: whether "
+    "these fit is not known; with --reserves (in Python reserves=True) each is estimated, as is each of fewer"
+)
 
 
 class Swept(WholeAnswer):
@@ -99,9 +102,9 @@ def swept(
 ) -> Swept:
     """A sweep of a job over values of its fields, written as for `what_if`: "1k..128k" doubles, "8..64:8" goes in steps.
 
-    `on`: hardware in place of the job's own. `reserves`: the caching allocator is asked where it decides. `executor`: its workers
-    share what takes long. Raises `InvalidJob` for fields and values that are none, and for more than `most` combinations, and
-    `UnknownName`.
+    `on`: hardware in place of the job's own. `reserves`: the caching allocator is asked where it decides, however many points
+    that are; few are always estimated. `executor`: its workers share what takes long. Raises `InvalidJob` for fields and values
+    that are none, and for more than `most` combinations, and `UnknownName`.
     """
     given = job_of(job, on)
     if not changes:
@@ -111,7 +114,7 @@ def swept(
     if count > most:
         raise InvalidValue(f"these are {count:,} combinations, more than {most:,}: ask about fewer values", "changes")
     model = "" if "model" in changes else resolve(given.model, allow_files).name
-    found = sweep(given, {one.field: one.taken for one in asked}, allow_files, reserves, executor=executor)
+    found = sweep(given, {one.field: one.taken for one in asked}, allow_files, reserves, executor=executor, few=True)
     return _table(found, model, {one.field: list(one.shown) for one in asked}, reserves)
 
 

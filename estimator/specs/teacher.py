@@ -12,6 +12,15 @@ HEADS = ("eagle", "eagle3")
 """Methods whose model is a head, which need not be known."""
 
 
+def other_models(job: Job) -> list[str | dict[str, Any]]:
+    """Every model that a job names besides its own, as it is written."""
+    objective, asked = job.training.objective, job.serving
+    guesses = None if asked.speculative_config is None else asked.speculative_config.model
+    learnt = [] if objective is None else [objective.teacher, objective.reward]
+    named = (*learnt, guesses, asked.speculative_draft_model_path, asked.model_draft)
+    return [model for model in named if model is not None]
+
+
 def with_teacher(job: Job, allow_files: bool) -> Job:
     """The job with the architecture of its teacher, or of what rewards it, in place of a name; the same if it has neither."""
     asked = job.training.objective

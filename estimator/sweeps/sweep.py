@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PIECE = 8
 """Points of which the allocator is asked by one worker at a time."""
+FEW, FEW_SERVED = 32, 1000
+"""Undecided points that are estimated one by one without being asked to: where the caching allocator decides, and where an
+engine's own rules do, which takes a few milliseconds each."""
 
 
 def sweep(
@@ -38,14 +41,16 @@ def sweep(
     reserves: bool = False,
     roomy: float = 0.0,
     executor: Executor | None = None,
+    few: bool = False,
 ) -> Sweep:
     """What a job takes for all combinations of these values of its fields, to the byte as `estimate` says it.
 
     `fields`: values by path, as `training.sequence_length`. `reserves`: the caching allocator is asked where it decides whether a
     job fits, which takes as long as an estimate for each such point. `roomy`: a job that leaves this share of the card is said to
     fit without asking, if its host is not asked about (fragmentation seldom takes more than 5 %). `executor`: its workers share
-    the values of fields that no program varies, and the questions to the allocator. A combination that is refused is masked.
-    Raises `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
+    the values of fields that no program varies, and the questions to the allocator. `few`: where the bounds leave no more than
+    `FEW` points undecided (`FEW_SERVED` of an engine that the allocator does not serve), these are estimated. A combination that
+    is refused is masked. Raises `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
     """
     asked = grid(job, fields)
     found = _empty(asked)
@@ -58,8 +63,7 @@ def sweep(
         done = results(executor, _filled, [(asked.at(outer), inner, outer, allow_files, roomy) for outer, _ in parts])
         for (_, part), one in zip(parts, done, strict=True):
             _put(found, part, one)
-    if reserves:
-        _ask_reserves(asked, found, allow_files, executor)
+    _ask_reserves(asked, found, _undecided(found, reserves, few), allow_files, executor)
     return _masked(found)
 
 
@@ -127,11 +131,22 @@ def _suited(asked: Grid, allow_files: bool) -> list[str]:
     return alone if len(alone) == 1 or (alone and possible(alone)) else alone[:1]
 
 
-def _ask_reserves(asked: Grid, found: Sweep, allow_files: bool, executor: Executor | None) -> None:
-    """Play the allocator where it decides whether a job fits."""
+def _undecided(found: Sweep, reserves: bool, few: bool) -> Array:
+    """Numbers of the points that the bounds do not decide, and that are to be estimated."""
     import numpy as np
 
-    undecided = np.flatnonzero((found.fits == UNKNOWN) & (found.how != REFUSED))
+    undecided = (found.fits == UNKNOWN) & (found.how != REFUSED)
+    served = undecided & (found.total_bytes != NOT_SAID)
+    trained = undecided & ~served
+    wanted = np.zeros_like(undecided)
+    for points, most in ((served, FEW_SERVED), (trained, FEW)):
+        if reserves or (few and np.count_nonzero(points) <= most):
+            wanted |= points
+    return np.flatnonzero(wanted)
+
+
+def _ask_reserves(asked: Grid, found: Sweep, undecided: Array, allow_files: bool, executor: Executor | None) -> None:
+    """Estimate these points: where the caching allocator serves a job it is played."""
     pieces = [undecided[at : at + PIECE].tolist() for at in range(0, len(undecided), PIECE)]
     done: Iterator[list[tuple[int, int]]]
     if executor is None:

@@ -17,15 +17,15 @@ from estimator.parallel.topology import topology
 from estimator.planner.budget import budget
 from estimator.pricing import prices
 from estimator.runtime.reserved import reserved
-from estimator.simulation import simulation
 from estimator.simulation.simulation import simulate
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
 from estimator.tape.gpu import AMPERE
+from tests.jobs import forget
 
 pytestmark = pytest.mark.slow
 
-TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
+TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.001
 KINDS_OF_LAYERS = 4
 """How much longer a trace may take where layers are of several kinds, each of which is traced."""
 ONE_KIND = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
@@ -93,11 +93,6 @@ TRILLION: dict[str, Any] = {
 def test_the_size_of_a_job_costs_nothing(job: dict[str, Any], benchmark: BenchmarkFixture) -> None:
     benchmark(estimate, job)
     assert (median(benchmark) or 0) < LARGE_SECONDS
-
-
-def forget() -> None:
-    """Let the next question be a new one."""
-    simulation._simulations.cache_clear()
 
 
 @pytest.mark.parametrize("layers", [8, 80])

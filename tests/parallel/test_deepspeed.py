@@ -10,8 +10,7 @@ from estimator import estimate
 from estimator.contract.job import read_job
 from estimator.parallel import zero, zero3
 from estimator.pipeline.run import played
-from estimator.simulation import simulation
-from tests.jobs import TESTS, content, counts
+from tests.jobs import TESTS, content, counts, forget
 from tests.judge import deepspeed_run as run
 
 RECORDS = content(TESTS / "data" / "deepspeed.yaml")
@@ -38,7 +37,7 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
     monkeypatch.setattr(zero3, "PREFETCH", run.PREFETCH)
     monkeypatch.setattr(zero3, "PERSISTENT", run.PERSISTENT)
     monkeypatch.setattr(zero3, "LIVE", record.get("live", zero3.LIVE))
-    simulation._simulations.cache_clear()
+    forget()
     job = {
         "model": run.MODEL,
         "hardware": {"gpus": record["ranks"]},

@@ -12,10 +12,10 @@ import pytest
 
 from estimator.parallel import zero, zero3, zero3_offload, zero_offload
 from estimator.pipeline.run import played
-from estimator.simulation import simulation
+from estimator.simulation.simulation import Simulation
 from estimator.tape.replay import PhaseBytes
 from estimator.tape.tensor import empty
-from tests.jobs import TESTS, content
+from tests.jobs import TESTS, content, forget
 from tests.judge import deepspeed_run as run
 
 RECORDS = content(TESTS / "data" / "deepspeed_offload.yaml")
@@ -35,9 +35,9 @@ def _as_the_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "pinned", empty)
     monkeypatch.setattr(zero_offload, "pinned_bytes", int)
     monkeypatch.setattr(zero3_offload.OffloadedZero3, "step", lambda self, optimize: None)  # half precision goes where it is made
-    simulation._simulations.cache_clear()
+    forget()
     yield
-    simulation._simulations.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def _together(gpu: list[PhaseBytes], host: list[PhaseBytes]) -> dict[str, int]:
     return found
 
 
-def _kept_blocks(simulation: simulation.Simulation) -> int:
+def _kept_blocks(simulation: Simulation) -> int:
     """Of each parameter's part in half precision: pinned, and freed."""
     sharding = simulation.build.sharding
     assert isinstance(sharding, zero3_offload.OffloadedZero3)

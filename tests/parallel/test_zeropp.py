@@ -9,7 +9,7 @@ import pytest
 
 from estimator import Answer, estimate
 from estimator.parallel import zero3, zeropp
-from estimator.simulation import simulation
+from tests.jobs import forget
 
 LAYERS = 4
 LIVE = 500_000_000
@@ -19,9 +19,9 @@ LIVE = 500_000_000
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(zero3, "LIVE", LIVE)
-    simulation._simulations.cache_clear()
+    forget()
     yield
-    simulation._simulations.cache_clear()
+    forget()
 
 
 def answer(gpus: int = 8, nodes: int = 2, training: dict[str, Any] | None = None, **parallelism: Any) -> Answer:

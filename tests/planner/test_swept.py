@@ -19,6 +19,7 @@ from api.app import app
 from estimator import InvalidJob, WillItFitError, estimate
 from estimator.cli.main import main
 from estimator.planner.swept import COLUMNS, Swept, swept
+from estimator.sweeps.sweep import FEW
 from tests.jobs import TINY, merged
 
 JOB: dict[str, Any] = {"model": TINY, "hardware": {"gpu": "a100-80gb"}, "training": {"adapter": {"rank": 8}}}
@@ -52,11 +53,34 @@ def test_workers_say_the_same(found: Swept) -> None:
 
 
 def test_the_allocator_is_asked_where_that_was_asked() -> None:
-    found = swept(JOB, {LENGTHS: [64, 128]})
-    assert found.fits == [None, None]
-    assert found.total_bytes == [None, None]
+    found = swept(JOB, {LENGTHS: f"64..{64 + FEW}:1"})
+    assert found.points == FEW + 1
+    assert not any(found.fits)
+    assert not any(found.total_bytes)
     assert any("reserves" in one for one in found.assumptions)
     assert any("what-if" in one for one in found.assumptions)
+
+
+def test_few_combinations_are_decided_without_asking() -> None:
+    found = swept(JOB, {LENGTHS: [64, 128]})
+    assert found.fits == [True, True]
+    assert found.total_bytes == [
+        estimate(merged(JOB, {"training": {"sequence_length": n}})).memory.total_bytes for n in (64, 128)
+    ]
+    assert not any("reserves" in one for one in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("engine", "context"), [("vllm", "1k,64k,128k"), ("sglang", "1k,64k,128k"), ("llama.cpp", "1k,64k,128k")]
+)
+def test_what_an_engine_holds_is_decided_without_the_allocator(engine: str, context: str) -> None:
+    """Also where the bytes would fit, but the engine would not start."""
+    job = {"model": "llama-3.1-8b", "task": "serve", "hardware": {"gpu": "rtx-4090"}, "serving": {"engine": engine}}
+    found = swept(job, {"serving.context": context})
+    answers = [estimate(merged(job, {"serving": {"context": length}})) for length in found.fields["serving.context"]]
+    assert found.fits == [answer.fits for answer in answers]
+    assert found.total_bytes == [answer.memory.total_bytes for answer in answers]
+    assert {True, False} <= {*found.fits}
 
 
 def test_the_table_as_csv(found: Swept) -> None:
@@ -109,7 +133,7 @@ def test_the_doors_say_what_python_says(found: Swept, tmp_path: Path, capsys: py
     assert main(["sweep", str(path), *asked, "--reserves", "--csv"]) == 0
     assert capsys.readouterr().out == found.to_csv()
     assert main(["sweep", str(path), *asked]) == 0
-    assert capsys.readouterr().out.startswith("18 combinations: 18 unknown\n")
+    assert capsys.readouterr().out.startswith("18 combinations: 18 fits\n")
     plain = swept(JOB, CHANGES)
     client = TestClient(app)
     answer = client.post("/v1/sweep", params={"change": asked}, json=JOB)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from estimator.pipeline.remembered import answers
 from estimator.pricing import prices
 from tests.jobs import table
 
@@ -21,8 +23,11 @@ def _nobodys_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The table's list instead of the shipped one."""
     path = tmp_path / "list.yaml"
     path.write_text(yaml.safe_dump({"prices": TABLE["list"]}), encoding="utf-8")
     monkeypatch.setattr(prices, "FILE", path)
+    answers.clear()
+    yield
+    answers.clear()

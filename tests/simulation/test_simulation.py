@@ -10,7 +10,7 @@ import pytest
 from estimator import estimate
 from estimator.simulation import simulation
 from estimator.simulation import trace as tracing
-from tests.jobs import cases
+from tests.jobs import cases, forget
 
 pytestmark = pytest.mark.slow
 
@@ -40,15 +40,15 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], int]:
         estimate(job)
         return traces - before
 
-    simulation._simulations.cache_clear()
+    forget()
     return count
 
 
 @pytest.mark.parametrize("case", cases("golden"), ids=lambda case: case["name"])
 def test_the_second_answer_is_the_first(case: dict[str, Any]) -> None:
-    simulation._simulations.cache_clear()
+    forget()
     first, second = estimate(case["job"]), estimate(case["job"])
-    simulation._simulations.cache_clear()
+    forget()
     assert first.to_json() == second.to_json() == estimate(case["job"]).to_json()
 
 
@@ -63,9 +63,9 @@ def test_a_play_of_another_gpu_is_taken_only_where_it_is_the_same(model: str, pr
 
     apart = []
     for gpu in GPUS:
-        simulation._simulations.cache_clear()
+        forget()
         apart.append(ask(gpu))
-    simulation._simulations.cache_clear()
+    forget()
     assert [ask(gpu) for gpu in GPUS] == apart
 
 

@@ -14,13 +14,12 @@ from fastapi.testclient import TestClient
 from api.app import app
 from estimator import UnsupportedInterpreter, estimate
 from estimator.cli.main import main
-from estimator.simulation import simulation
 from estimator.tape import lifetimes
 from estimator.tape.autograd import can_add_in_place, is_alone
 from estimator.tape.dtypes import float32
 from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
-from tests.jobs import cases, job_of, moments
+from tests.jobs import cases, forget, job_of, moments
 from tests.records import difference
 
 JOB = {"model": "gpt2", "hardware": {"gpu": "h100"}}
@@ -30,11 +29,11 @@ CASES = {case["name"]: case for case in cases("fake_steps")}
 @pytest.fixture
 def untried() -> Iterator[None]:
     """The interpreter is tried anew, and nothing is remembered."""
-    for known in (lifetimes.try_interpreter, simulation._simulations):
-        known.cache_clear()
+    lifetimes.try_interpreter.cache_clear()
+    forget()
     yield
-    for known in (lifetimes.try_interpreter, simulation._simulations):
-        known.cache_clear()
+    lifetimes.try_interpreter.cache_clear()
+    forget()
 
 
 def deathless(patch: pytest.MonkeyPatch) -> None:
