@@ -35,7 +35,7 @@ def test_alike_layers_are_counted_once(model: str, tokens: int) -> None:
     stored = {tensor.name: tensor.nbytes for tensor in of_kind("q4_k_m", spec)}
     stored.setdefault(OUTPUT, stored[EMBEDDING])
     shape, batch = shape_of(spec), replace(batch_of(serving, spec), tokens=tokens, outputs=1)
-    alone: dict[tuple[bool | str, ...], list[int]] = {
+    alone: dict[tuple[bool | str | int, ...], list[int]] = {
         tuple(map(bool, map(int, f"{layer:b}"))): [layer] for layer in range(shape.layers)
     }
     every = counting._of_layers(shape, batch, stored, alone, [*range(shape.layers)])
