@@ -76,10 +76,13 @@ def fit(
     serving = {"context": min(CONTEXT, written) if context is None else context, "concurrency": concurrency}
     training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
-    asked = for_model(found, kind, ways(kind, serving, training))
+    every = ways(kind, serving, training)
+    asked = for_model(found, kind, every)
     if task is not None:
         chosen = of_task(task)
-        asked = [way for way in asked if way.answers(*chosen)]
+        asked = [way for way in asked if way.answers(*chosen)] or [way for way in every if way.answers(*chosen)]
+        if not asked:
+            raise NotModelled(f"{task} is not among the usual ways of using a model on {kind.name}", "task")
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,
@@ -91,7 +94,7 @@ def fit(
             *understood,
             *found.assumptions,
             *question.counted,
-            *filter(None, [_seen(found.spec)]),
+            *filter(None, [_seen(found.spec) if any(way.part == "training" for way in asked) else ""]),
             *card.assumptions,
             *filter(None, [_of_platform(card, kind)]),
             *without_cuda(card),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.contract.job import Hardware, Job
 from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
@@ -116,6 +116,14 @@ def test_a_question_says_how_much_is_served_and_trained() -> None:
 def test_a_question_of_no_such_number_is_refused(settings: dict[str, Any], where: str) -> None:
     with pytest.raises(InvalidJob, match=where):
         fit("gpt2", "8GB", **settings)
+
+
+def test_a_way_that_is_asked_for_alone_is_answered_or_refused() -> None:
+    (row,) = fit("llama-4-scout", "rtx-3090", task="serve-gguf").rows
+    assert (row.verdict, row.way) == ("unknown", "serve q4_k_m, llama.cpp")
+    assert "llama.cpp" in row.problem
+    with pytest.raises(NotModelled, match="not among the usual ways"):
+        fit("llama-3-8b", "tpu-v5e", task="serve-gguf")
 
 
 def test_the_context_that_would_fit_is_the_longest() -> None:
