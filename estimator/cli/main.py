@@ -27,7 +27,7 @@ COLLECTED = 50_000
 
 _QUESTION = re.compile(
     r"((will|would|does|can (i|we)) )?((run|serve|train|fine-?tune) )?(?P<model>.+?)( (fit|run|work))? on (?P<hardware>.+?) ?\??",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,  # without which a line's end within makes it try every ` on ` to the end
 )
 """A question as it is spoken: will 13B fit on 2x24GB?"""
 

@@ -22,7 +22,7 @@ from estimator.planner.answers import Fit, FitRow
 from estimator.serving.engines import ENGINES
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "would fit with")
-IN_RAM_COLUMNS = {"per GPU": "in RAM"}
+_IN_RAM = {"per GPU": "in RAM"}
 
 
 def headline_text(fit: Fit) -> str:
@@ -31,7 +31,7 @@ def headline_text(fit: Fit) -> str:
     if fit.capacity_bytes is not None:
         room = gib(fit.capacity_bytes)
         title += f"; {room} of RAM" if fit.in_ram else f"; a process can allocate {room} per GPU"
-    columns = tuple(IN_RAM_COLUMNS.get(name, name) if fit.in_ram else name for name in _COLUMNS)
+    columns = tuple(_IN_RAM.get(name, name) if fit.in_ram else name for name in _COLUMNS)
     lines = [title, "", *aligned([columns, *(_cells(row) for row in fit.rows)]), ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
         lines += ["Notes", *notes, ""]

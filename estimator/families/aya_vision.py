@@ -20,10 +20,9 @@ from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
 from estimator.families.spec import Size
 from estimator.families.towers import SquareTowerSpec
-from estimator.tape import dtypes
 from estimator.tape.pointwise import mul, silu
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import permute, reshape, split
 
 Even = Annotated[Size, Field(multiple_of=2)]
@@ -158,8 +157,7 @@ class Sight:
             self.projector = Projector(spec, build)
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
-        side = self.square.image_size
-        return empty(tape, (images * self.tiles, self.square.num_channels, side, side), dtypes.float32, "pixel_values")
+        return self.square.given(tape, images * self.tiles)
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """The features, the hidden states that were read where those are not the last ones, and the last ones."""

@@ -22,12 +22,11 @@ from estimator.families.siglip import VisionModel
 from estimator.families.spec import ModelSpec, Size
 from estimator.families.towers import SquareTowerSpec
 from estimator.families.windows import WindowedSpec, causal_masks
-from estimator.tape import dtypes
 from estimator.tape.matmul import times
 from estimator.tape.pointwise import to
 from estimator.tape.pooling import avg_pool2d
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, reshape, transpose
 
 PICTURE = 256
@@ -121,8 +120,7 @@ class Sight:
             self.project = project()
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
-        size = self.square.image_size
-        return empty(tape, (images, self.square.num_channels, size, size), dtypes.float32, "pixel_values")
+        return self.square.given(tape, images)
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """The images' features, and the tower's last hidden states."""

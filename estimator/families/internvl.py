@@ -17,10 +17,9 @@ from estimator.families.heads import Model
 from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.internvl_vision import InternVLVisionSpec, VisionModel
 from estimator.families.parts import MultimodalSpec, multimodal
-from estimator.tape import dtypes
 from estimator.tape.pointwise import gelu, to
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, narrow, permute, reshape
 
 MOST_TILES = 12
@@ -111,8 +110,7 @@ class Sight:
             self.projector = Projector(spec, build)
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
-        side = self.square.image_size
-        return empty(tape, (images * self.tiles, self.square.num_channels, side, side), dtypes.float32, "pixel_values")
+        return self.square.given(tape, images * self.tiles)
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """The features, and the tower's last hidden states."""

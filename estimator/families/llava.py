@@ -137,9 +137,7 @@ class Sight:
             self.projector = Projector(spec, build)
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
-        tower = self.square
-        shape = (images, tower.num_channels, tower.image_size, tower.image_size)
-        return empty(tape, shape, dtypes.float32, "pixel_values")
+        return self.square.given(tape, images)
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Each image's features; the hidden states that were read, and the last ones."""

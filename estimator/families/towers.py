@@ -7,6 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, model_validator
 
 from estimator.families.spec import Activation, ModelSpec, Size
+from estimator.tape import dtypes
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
 
 
 def _of_a_square(given: Any) -> Any:
@@ -60,6 +63,10 @@ class SquareTowerSpec(TowerSpec):
     def pixels(self) -> int:
         """Numbers of one image, of all channels."""
         return self.num_channels * self.image_size**2
+
+    def given(self, tape: Tape, images: int) -> Tensor:
+        """So many images as a processor makes them, [images, channels, size, size]."""
+        return empty(tape, (images, self.num_channels, self.image_size, self.image_size), dtypes.float32, "pixel_values")
 
     @property
     def patches(self) -> int:

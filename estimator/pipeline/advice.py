@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from estimator.contract.answer import Memory
@@ -56,18 +57,29 @@ def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[S
     setting's values each takes less of the GPU than the one before, and more of the host."""
     said = []
     for name, values in fitting:
-        trials: dict[int, Trial | None] = {}
-
-        def fits(value: int, name: str = name, trials: dict[int, Trial | None] = trials) -> bool:
-            trials[value] = attempt({"serving": {name: value}})
-            found = trials[value]
-            return found is not None and (bool(found.fits) or found.host)
-
-        at = bisect_left(values, True, key=fits)
-        if at < len(values) and (trial := trials.get(values[at])) and trial.fits:
-            text = f"serving.{name} {values[at]} would need {gib(trial.total_bytes)}, the rest in the host's memory: it fits"
+        if found := first_that_fits(values, partial(_serving, attempt, name)):
+            value, trial = found
+            text = f"serving.{name} {value} would need {gib(trial.total_bytes)}, the rest in the host's memory: it fits"
             said.append(Said("would-fit", text, f"serving.{name}"))
     return said
+
+
+def _serving(attempt: Attempt, name: str, value: int) -> Trial | None:
+    return attempt({"serving": {name: value}})
+
+
+def first_that_fits(values: list[int], attempt: Callable[[int], Trial | None]) -> tuple[int, Trial] | None:
+    """The first value with which it fits, of values each of which takes less of the GPU than the one before, and more of the
+    host: where the host has too little, those after it do not mend that."""
+    trials: dict[int, Trial | None] = {}
+
+    def enough(value: int) -> bool:
+        found = trials[value] = attempt(value)
+        return found is not None and (bool(found.fits) or found.host)
+
+    at = bisect_left(values, True, key=enough)
+    trial = trials.get(values[at]) if at < len(values) else None
+    return (values[at], trial) if trial and trial.fits else None
 
 
 def _tried(job: Job, memory: Memory, spec: ModelSpec, attempt: Attempt) -> list[Said]:

@@ -53,7 +53,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     more of the same GPUs within a node, those and the first together, the fewest nodes with either; and last what waits in the
     host's memory, which llama.cpp is asked about before more GPUs. Where none does, what is in the way."""
     capacity = answer.memory.capacity_bytes or 0
-    kinder = list(_same_result(question, way, answer))
+    kinder = list(_in_fewer_bytes(question, way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
         for said, other in [*kinder, *_fewer_tokens(way, answer)]:
             if spread := _spread_that_fits(question, other, hardware):
@@ -95,7 +95,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     return Change(f"a larger card: no number of these does it{most}{but}")
 
 
-def _same_result(question: Question, way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
+def _in_fewer_bytes(question: Question, way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
     """Settings that compute the same in fewer bytes, for the largest parts at the peak; and where weights are in few bits, those
     of experts, too."""
     if way.part == "training":
@@ -144,7 +144,7 @@ def _fewest(
 ) -> Change | None:
     """What was found, or fewer of these GPUs with the same computed otherwise, where what takes `least` on the most of them says
     how."""
-    for said, other in _same_result(question, way, least) if least else ():
+    for said, other in _in_fewer_bytes(question, way, least) if least else ():
         most = found.job["hardware"] if found and found.job else None
         fewer = [each for each in sizes if most is None or each.gpus * each.nodes < most.gpus * most.nodes]
         if fewer and (better := _more(question, other, fewer, capacity)):
