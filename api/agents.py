@@ -68,6 +68,7 @@ class Way(BaseModel):
     total_bytes: int | None
     spread: str = Field("", description="how it is laid out over several GPUs")
     longest_context: int | None = Field(None, description="tokens, of a served model")
+    tokens_per_second: float | None = Field(None, description="on all GPUs: of answers as they are written, or trained on")
     would_fit_with: str = Field("", description="the smallest change that makes it fit")
     problem: str = ""
 

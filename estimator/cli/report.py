@@ -19,9 +19,11 @@ from estimator.contract.answer import (
 from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.planner.answers import Fit, FitRow
+from estimator.pricing.offer import ANYWHERE
 from estimator.serving.engines import ENGINES
 
-_COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "would fit with")
+_COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "tokens/s", "would fit with")
+_SPEED = _COLUMNS.index("tokens/s")
 _IN_RAM = {"per GPU": "in RAM"}
 
 
@@ -32,7 +34,15 @@ def headline_text(fit: Fit) -> str:
         room = gib(fit.capacity_bytes)
         title += f"; {room} of RAM" if fit.in_ram else f"; a process can allocate {room} per GPU"
     columns = tuple(_IN_RAM.get(name, name) if fit.in_ram else name for name in _COLUMNS)
-    lines = [title, "", *aligned([columns, *(_cells(row) for row in fit.rows)]), ""]
+    rows = [columns, *(_cells(row) for row in fit.rows)]
+    if not fit.timed:
+        rows = [(*row[:_SPEED], *row[_SPEED + 1 :]) for row in rows]
+    lines = [title, "", *aligned(rows), ""]
+    if (rent := fit.rent) is not None:
+        times = f"{rent.instances} x " if rent.instances > 1 else ""
+        region = "" if rent.region == ANYWHERE else f", {rent.region}"
+        where = f"{times}{rent.provider} {rent.instance}, {rent.kind}{region}"
+        lines += [f"Rented from {rent.price_per_hour} {rent.currency} an hour ({where}; price of {rent.price_as_of})", ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
         lines += ["Notes", *notes, ""]
     lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]
@@ -45,11 +55,12 @@ def _number(count: int | None) -> str:
 
 def _cells(row: FitRow) -> tuple[str, ...]:
     if row.total_bytes is None:
-        return row.way, row.spread, row.verdict, "", "", "", "", row.problem
+        return row.way, row.spread, row.verdict, "", "", "", "", "", row.problem
     headroom = "" if row.headroom_bytes is None else gib(row.headroom_bytes)
     longest = "" if row.longest_context is None else str(row.longest_context)
     known = row.way, row.spread, row.verdict, gib(row.total_bytes), _spaced(row.peak_phase)
-    return (*known, headroom, longest, row.would_fit_with)
+    speed = "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}"
+    return (*known, headroom, longest, speed, row.would_fit_with)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

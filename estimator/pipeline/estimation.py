@@ -123,9 +123,9 @@ def _step(run: Run, serving: ServingTime | None) -> Time | None:
 
 
 def time_of(job: Job | Mapping[str, Any], allow_files: bool = True) -> Time | None:
-    """The time of a training step, whether the job fits or not; None where it is not known."""
+    """The time of a step (of one that serves, to decode), whether the job fits or not; None where it is not known."""
     run = played(job, allow_files)
-    return None if run.job.task == "serve" else _step(run, None)
+    return _step(run, _served(run, date.today()))
 
 
 def _overflows(run: Run) -> bool:

@@ -32,8 +32,25 @@ class FitRow(AnswerPart):
     """A remark about `spread`: what a simpler one would need, and why it was not taken."""
     longest_context: int | None = None
     """The longest context that the server would start with, of vLLM, or that llama.cpp holds; null where that is not known."""
+    tokens_per_second: float | None = None
+    """On all GPUs: tokens of all answers while they are written, or tokens trained on; null where it does not fit, or the speed
+    is not known."""
     job: dict[str, Any] | None
     """The complete job of this row, which `estimate` answers in full."""
+
+
+class HourlyPrice(AnswerPart):
+    """The cheapest offer in which the GPUs of a node are together."""
+
+    price_per_hour: str
+    """Of all instances together, as decimal text in `currency`."""
+    currency: str
+    provider: str
+    instance: str
+    instances: int
+    kind: str
+    region: str
+    price_as_of: str
 
 
 class Fit(WholeAnswer):
@@ -44,9 +61,16 @@ class Fit(WholeAnswer):
     parameters: int | None
     """Null of a model that no family here describes, and nothing installed can count."""
     capacity_bytes: int | None
+    rent: HourlyPrice | None = None
+    """What an hour of the hardware costs at least; null where no price of it is known."""
     rows: list[FitRow]
     assumptions: list[str]
     versions: Versions
+
+    @property
+    def timed(self) -> bool:
+        """Whether the speed of any row is known."""
+        return any(row.tokens_per_second is not None for row in self.rows)
 
     @property
     def in_ram(self) -> bool:

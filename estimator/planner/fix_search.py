@@ -116,7 +116,7 @@ class File:
         """Seconds of a token in training; None where they are not known."""
         found = self.jobs.get(text)
         try:
-            time = time_of(found.job, self.around.allow_files) if found else None
+            time = time_of(found.job, self.around.allow_files) if found and found.job.get("task") != "serve" else None
         except WillItFitError:
             return None
         return 1 / time.tokens_per_second if time else None

@@ -20,6 +20,7 @@ from estimator.pipeline.remedies import EXPERTS
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import Change, smallest_change
+from estimator.planner.renting import hourly_price
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
@@ -36,6 +37,10 @@ CONTEXT = 4096
 """Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
 SEQUENCE = 2048
 """Tokens of a sequence in training, likewise."""
+SPEED = (
+    "tokens/s, on all GPUs: of answers while they are written, all sequences together; in training, tokens that are trained on; "
+    "`willitfit estimate` says the range"
+)
 STRATEGIES = {
     "ddp": "DDP (adapters)",
     "fsdp2": "FSDP2",
@@ -84,12 +89,14 @@ def fit(
         if not asked:
             raise NotModelled(f"{task} is not among the usual ways of using a model on {kind.name}", "task")
     question = Question(found.name if found.published else model, found, allow_files)
+    rows = [_row(question, way, machine, kind, card) for way in asked]
     return Fit(
         model=found.name,
         hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=question.parameters,
         capacity_bytes=card.memory_bytes,
-        rows=[_row(question, way, machine, kind, card) for way in asked],
+        rent=hourly_price(machine, card.accelerator.name) if card.accelerator else None,
+        rows=rows,
         assumptions=[
             *understood,
             *found.assumptions,
@@ -99,6 +106,7 @@ def fit(
             *filter(None, [_of_platform(card, kind)]),
             *without_cuda(card),
             *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec, card.ram),
+            *([SPEED] if any(row.tokens_per_second for row in rows) else []),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
@@ -261,6 +269,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else _longest(question, way, answer),
+        tokens_per_second=question.tokens_per_second(answer.job) if verdict.fits else None,
         job=answer.job.model_dump(mode="json"),
     )
 

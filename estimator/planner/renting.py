@@ -7,11 +7,15 @@ from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
+from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Hardware
+from estimator.contract.units import money
 from estimator.planner.amounts import Money
+from estimator.planner.answers import HourlyPrice
 from estimator.planner.budget import rented_for
 from estimator.pricing.cost import instances_of, suiting
 from estimator.pricing.offer import Offer
+from estimator.pricing.prices import offers
 from estimator.timing.run_length import Hours
 
 
@@ -51,6 +55,29 @@ def cheapest(every: Iterable[Rentable], hours: Hours | None) -> Rented | None:
         if hours is None or run is not None:
             known.append(Rented(*one, one.hourly, *(run or (None, None))))
     return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
+
+
+def hourly_price(hardware: Hardware, name: str) -> HourlyPrice | None:
+    """What an hour of some hardware costs at least; None where no price of it is known, or only in several currencies. The newest
+    price in the list is today's: the answer says its day."""
+    try:
+        found = rentable(hardware, name, max((offer.as_of for offer in offers()), default=date.min))
+    except InvalidJob:
+        return None
+    best = cheapest(found, None)
+    if best is None:
+        return None
+    offer = best.offer
+    return HourlyPrice(
+        price_per_hour=money(best.hourly),
+        currency=offer.currency,
+        provider=offer.provider,
+        instance=offer.instance,
+        instances=best.instances,
+        kind=offer.kind,
+        region=offer.region,
+        price_as_of=offer.as_of.isoformat(),
+    )
 
 
 class Broken(NamedTuple):

@@ -9,14 +9,14 @@ from math import inf
 from typing import Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
-from estimator.contract.job import Hardware
+from estimator.contract.job import Hardware, Job
 from estimator.contract.rows import IN_RAM
 from estimator.facts import catalogue
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import tensor_degrees
-from estimator.pipeline.estimation import fits, judged
+from estimator.pipeline.estimation import fits, judged, time_of
 from estimator.pipeline.judged import Judged
 from estimator.planner.ways import Way
 from estimator.serving.llamacpp.devices import MOST_DEVICES
@@ -64,6 +64,14 @@ class Question:
     def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
         """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""
         return judged({"model": self.model, **job}, self.allow_files, reserves)
+
+    def tokens_per_second(self, job: Job) -> float | None:
+        """How fast a job of the model trains, or writes its answers, on all GPUs; None where that is not known."""
+        try:
+            time = time_of(job, self.allow_files)
+        except NotModelled:
+            return None
+        return time.tokens_per_second if time else None
 
     def fits(self, job: dict[str, Any], roomy: float = 0.0) -> bool:
         """Whether it fits; not, where it is refused. `roomy`: what leaves this share of the card is said to fit, sooner."""

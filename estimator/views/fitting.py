@@ -16,7 +16,7 @@ from estimator.contract.job import Hardware
 from estimator.contract.rows import Fitting, FittingRow, NotAnswered
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import hardware_of
-from estimator.pipeline.estimation import judged_and_timed
+from estimator.pipeline.estimation import time_of
 from estimator.pipeline.verdict import offered
 from estimator.planner.cases import Done, Lengths, Refused, Usual, usual
 from estimator.planner.ways import Way, of_task
@@ -121,7 +121,7 @@ class _Search:
     def _row(self, row: dict[str, Any], case: Usual, found: Done) -> FittingRow:
         memory, job, way = found.judged.memory, found.judged.job, case.way(self.card)
         assert isinstance(way, Way)
-        time = judged_and_timed(job)[1]
+        time = time_of(job)
         limit = offered(memory.capacity_bytes, job)
         return FittingRow(
             name=row["name"],
