@@ -40,7 +40,7 @@ def headline_text(fit: Fit) -> str:
     lines = [title, "", *aligned(rows), ""]
     if (rent := fit.rent) is not None:
         times = f"{rent.instances} x " if rent.instances > 1 else ""
-        region = "" if rent.region == ANYWHERE else f", {rent.region}"
+        region = "" if rent.region in ANYWHERE else f", {rent.region}"
         where = f"{times}{rent.provider} {rent.instance}, {rent.kind}{region}"
         lines += [f"Rented from {rent.price_per_hour} {rent.currency} an hour ({where}; price of {rent.price_as_of})", ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:

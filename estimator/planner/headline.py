@@ -95,7 +95,9 @@ def fit(
         hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=question.parameters,
         capacity_bytes=card.memory_bytes,
-        rent=hourly_price(machine, card.accelerator.name) if card.accelerator else None,
+        rent=hourly_price(machine, card.accelerator.name, hardware if isinstance(hardware, str) else "")
+        if card.accelerator
+        else None,
         rows=rows,
         assumptions=[
             *understood,

@@ -57,9 +57,14 @@ def cheapest(every: Iterable[Rentable], hours: Hours | None) -> Rented | None:
     return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
 
 
-def hourly_price(hardware: Hardware, name: str) -> HourlyPrice | None:
-    """What an hour of some hardware costs at least; None where no price of it is known, or only in several currencies. The newest
-    price in the list is today's: the answer says its day."""
+def hourly_price(hardware: Hardware, name: str, written: str = "") -> HourlyPrice | None:
+    """What an hour of some hardware costs at least, of the instance that was `written` if it is one; None where no price of it is
+    known, or only in several currencies. The newest price in the list is today's: the answer says its day."""
+    words = written.lower().split()
+    named = next((offer.instance for offer in offers() if offer.accelerator == name and offer.instance.lower() in words), None)
+    if named:
+        rent = hardware.rent.model_copy(update={"instance": named})
+        hardware = hardware.model_copy(update={"rent": rent})
     try:
         found = rentable(hardware, name, max((offer.as_of for offer in offers()), default=date.min))
     except InvalidJob:

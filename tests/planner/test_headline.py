@@ -14,7 +14,7 @@ from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import read_hardware
-from estimator.pipeline.estimation import fits
+from estimator.pipeline.estimation import estimate, fits
 from estimator.planner.answers import Fit
 from estimator.planner.headline import fit
 from estimator.planner.ways import every_way, platform, platforms, ways
@@ -134,3 +134,26 @@ def test_the_context_that_would_fit_is_the_longest() -> None:
     for context, starts in ((row.longest_context, True), (row.longest_context + 1, False)):
         found = next(one for one in fit("qwen3-8b", "24GB", context=context).rows if one.way == "serve bf16")
         assert found.fits is starts
+
+
+def test_a_way_that_fits_is_as_fast_as_its_job() -> None:
+    found = fit("qwen3-0.6b", "rtx-4090", task="serve")
+    for row in found.rows:
+        answer = estimate(row.job or {})
+        assert answer.time is not None
+        assert (row.fits, row.tokens_per_second) == (True, answer.time.tokens_per_second)
+    assert not fit("qwen3-0.6b", "24GB", task="serve").timed
+
+
+@pytest.mark.parametrize(
+    ("on", "instance", "instances"),
+    [
+        ("p5.48xlarge", "p5.48xlarge", 1),
+        ("2x p4d.24xlarge", "p4d.24xlarge", 2),
+        ("24GB", None, None),
+        ("m3-max-64gb", None, None),
+    ],
+)
+def test_what_is_asked_about_is_what_is_rented(on: str, instance: str | None, instances: int | None) -> None:
+    rent = fit("gpt2", on, task="serve-gguf").rent
+    assert (rent and rent.instance, rent and rent.instances) == (instance, instances)
