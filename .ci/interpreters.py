@@ -1,6 +1,7 @@
-"""Every recorded case on other interpreters: all must say what torch said, and the same in every answer.
+"""Recorded cases on other interpreters: all must say what torch said, and the same in every answer.
 
-`python .ci/interpreters.py [TREE]`, by a Python that has pip, whose own answers are the tests' to hold. From Debian's suites come
+`python .ci/interpreters.py [--share] [TREE]`, by a Python that has pip, whose own answers are the tests' to hold. Every case is
+asked; with `--share` one in three, others after each change of the estimator's code. From Debian's suites come
 CPythons as they are in their packages, unpacked into a folder and run from there; from npm comes Pyodide, CPython in WebAssembly.
 All that was fetched stays in ${XDG_CACHE_HOME:-~/.cache}/willitfit-ci. Needs mmdebstrap, node and npm, which are installed where
 one is root on Debian. WILLITFIT_INTERPRETERS=skip leaves other interpreters out, which is then said.
@@ -32,6 +33,7 @@ TOOLS = {"mmdebstrap": "mmdebstrap", "node": "nodejs", "npm": "npm"}
 """Commands, and Debian's packages that have them."""
 MERGED = 'mkdir -p "$1/usr/lib" "$1/usr/lib64" && ln -s usr/lib "$1/lib" && ln -s usr/lib64 "$1/lib64"'
 
+SHARE = "--share"
 LEAVE_OUT = "\nto leave other interpreters out: WILLITFIT_INTERPRETERS=skip"
 Command = list[str | Path]
 Asked = tuple[Command, dict[str, str]]
@@ -105,7 +107,8 @@ def main() -> None:
     if os.environ.get("WILLITFIT_INTERPRETERS") == "skip":
         print("not tried on other interpreters: WILLITFIT_INTERPRETERS=skip")
         return
-    tree = Path(sys.argv[1] if sys.argv[1:] else HERE.parent).resolve()
+    words = [word for word in sys.argv[1:] if word == SHARE]
+    tree = Path(next((word for word in sys.argv[1:] if word != SHARE), HERE.parent)).resolve()
     install_tools()
     CACHE.mkdir(parents=True, exist_ok=True)
     asked = [pyodide(tree), *(cpython(*one) for one in SUITES.items())]
@@ -113,7 +116,9 @@ def main() -> None:
     def ask(one: Asked) -> subprocess.CompletedProcess[str]:
         command, variables = one
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
-        return subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.run(
+            [*command, *words], cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(ask, asked))

@@ -14,10 +14,11 @@ import gc
 import re
 from collections import defaultdict
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
+
+from tests.shares import turn
 
 IMPORTS = re.compile(
     r"^(?:import|from) "
@@ -65,22 +66,14 @@ def _every_case(config: pytest.Config) -> bool:
     return bool(config.option.all or named or config.getoption("benchmark_enable", default=False))
 
 
-def _turn() -> int:
-    """A number that is another one after each change of the estimator's code."""
-    code = sha256()
-    for path in sorted((Path(__file__).parents[1] / "estimator").rglob("*.py")):
-        code.update(path.read_bytes())
-    return int.from_bytes(code.digest()[:4])
-
-
 def _not_in_the_share(items: list[pytest.Item]) -> set[pytest.Item]:
     """The cases that are left out: of each test that is marked all but one in so many."""
     tests = defaultdict(list)
     for item in items:
         if (mark := item.get_closest_marker("share")) is not None:
             tests[item.nodeid.partition("[")[0], mark.args[0]].append(item)
-    turn = _turn()
-    return {item for (_, share), cases in tests.items() for at, item in enumerate(cases) if (at - turn) % min(share, len(cases))}
+    now = turn()
+    return {item for (_, share), cases in tests.items() for at, item in enumerate(cases) if (at - now) % min(share, len(cases))}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,12 +22,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from estimator.facts import catalogue
 from estimator.facts.fact import FittedTo
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
+from tests.jobs import TESTS, content
 from tests.measured_runs import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs
 
 DATA = Path(__file__).parent / "data"
@@ -61,7 +60,7 @@ def whole_groups(groups: Mapping[str, Sequence[str]]) -> set[str]:
 
 @cache
 def _read(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((Path(__file__).parent / path).read_text(encoding="utf-8"))
+    found: dict[str, Any] = content(TESTS / path)
     return found
 
 

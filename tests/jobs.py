@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Mapping
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,14 @@ def forget() -> None:
 
 
 def content(path: Path) -> Any:
-    """A YAML file of ours, however large: by libyaml where it is, which takes a tenth of the time."""
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    """A YAML file of ours, however large, by libyaml where it is, which takes a tenth of the time; a copy for each who asks."""
+    return pickle.loads(_pickled(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _pickled(text: str) -> bytes:
+    """What a YAML text says, as bytes of which a copy is made in a twentieth of the time that parsing takes."""
+    return pickle.dumps(yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), pickle.HIGHEST_PROTOCOL)
 
 
 def cases(name: str) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""What the judges said of each case, and whether estimates still say it: `python -m tests.records`, and with
-`--all` every whole answer.
+"""What the judges said of each case, and whether estimates still say it: `python -m tests.records`, with `--all` every whole
+answer, with `--share` of one case in three, and of others after each change of the estimator's code.
 
 Needs nothing that the estimator does not need, no torch and no pytest, so that any interpreter can be asked: `.ci/interpreters`
 asks several, and holds the last lines that they print against each other.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from math import isclose
@@ -22,6 +23,7 @@ from estimator.cli.report import answer_text, headline_text
 from estimator.pipeline.estimation import judged
 from estimator.specs.resolve import resolve
 from tests.jobs import TODAY, cases, counts, job_of
+from tests.shares import turn
 
 HERE = Path(__file__).parent
 FILE = HERE / "data" / "judged.json"
@@ -31,6 +33,8 @@ WORST = 0.005
 """The widest bound that a case may have."""
 WHOLE = 4
 """Of one case in so many the whole answer is asked for; of the others the bytes that torch was asked about."""
+SHARE = 3
+"""Of one case in so many anything is asked, where a share is."""
 DIGITS = 1e-12
 """Relative; times and costs are floats, whose last bits are the platform's mathematical library's."""
 
@@ -100,28 +104,30 @@ def _kept(name: str, kind: str, now: str) -> bool:
     return kept == now if kind == "txt" else alike(json.loads(kept), json.loads(now))
 
 
-def main(share: int = WHOLE) -> int:
-    """Ask about every case, and for one whole answer in `share`; 1 if one is not as recorded."""
-    start, digest, wrong, asked = perf_counter(), sha256(), 0, 0
-    for judge in JUDGES:
-        for case in cases(judge):
-            job = job_of(case)
-            answer = estimate(job, today=TODAY) if asked % share == 0 else judged(job, reserves=False)
-            said = difference(judge, case, counts(answer))
-            if said:
-                print(f"{judge} {case['name']}: {said}")
-            wrong, asked = wrong + bool(said), asked + 1
-            if isinstance(answer, Answer):
-                # six digits of floats: enough to see another number, too few to see another library's last bit
-                digest.update(json.dumps(json.loads(answer.to_json(), parse_float=lambda text: f"{float(text):.6g}")).encode())
+def main(words: Sequence[str] = ()) -> int:
+    """Ask about cases, and for the whole answer of some; 1 if one is not as recorded."""
+    start, digest, wrong = perf_counter(), sha256(), 0
+    share, whole = (SHARE if "--share" in words else 1), (1 if "--all" in words else WHOLE)
+    asked = [(judge, case) for judge in JUDGES for case in cases(judge)]
+    asked = asked[turn() % share :: share] or asked
+    for at, (judge, case) in enumerate(asked):
+        job = job_of(case)
+        answer = estimate(job, today=TODAY) if at % whole == 0 else judged(job, reserves=False)
+        said = difference(judge, case, counts(answer))
+        if said:
+            print(f"{judge} {case['name']}: {said}")
+        wrong += bool(said)
+        if isinstance(answer, Answer):
+            # six digits of floats: enough to see another number, too few to see another library's last bit
+            digest.update(json.dumps(json.loads(answer.to_json(), parse_float=lambda text: f"{float(text):.6g}")).encode())
     differ = golden()
     for name in differ:
         print(f"{name}: not what tests/golden/{name}.json and .txt keep")
     python = f"{platform.python_implementation()} {platform.python_version()} ({platform.machine()})"
-    print(f"{python}: {asked - wrong} of {asked} steps as torch counted them, in {perf_counter() - start:.0f} s")
-    print(f"one whole answer in {share}: {digest.hexdigest()}")
+    print(f"{python}: {len(asked) - wrong} of {len(asked)} steps as torch counted them, in {perf_counter() - start:.0f} s")
+    print(f"one whole answer in {whole}: {digest.hexdigest()}")
     return 1 if wrong or differ else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(1 if "--all" in sys.argv else WHOLE))
+    sys.exit(main(sys.argv[1:]))

@@ -9,12 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import yaml
-
 from estimator import Answer, estimate
 from estimator.contract.errors import WillItFitError
 from tests.accuracy import table
 from tests.held_out import held_out
+from tests.jobs import content
 from tests.splits import Figures, figures, split_table
 
 FILE = Path(__file__).parent / "data" / "served_speeds.yaml"
@@ -44,7 +43,7 @@ class Row(NamedTuple):
 @cache
 def published() -> dict[str, Any]:
     """tests/data/served_speeds.yaml."""
-    found: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    found: dict[str, Any] = content(FILE)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The MCP server, asked by the SDK's own client, over standard input and output as agents do."""
+"""The MCP server, asked by the SDK's own client: of every tool over standard input and output, as agents do, else in process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import anyio
 import pytest
 from jsonschema import Draft202012Validator
 from mcp import Client, StdioServerParameters
+from mcp.server import MCPServer
 
+from api.agents import server
 from estimator import estimate, fit
 from tests.jobs import ROOT
 
@@ -41,13 +43,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def with_client(ask: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-    """Start the server as an agent would, and ask it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = StdioServerParameters(command=sys.executable, args=["-m", "estimator.cli", "mcp"], env=environment)
+STARTED = StdioServerParameters(
+    command=sys.executable, args=["-m", "estimator.cli", "mcp"], env={**os.environ, "PYTHONPATH": str(ROOT)}
+)
+"""The server as an agent starts it."""
 
+
+def with_client(ask: Callable[[Client], Coroutine[Any, Any, None]], to: MCPServer | StdioServerParameters = server) -> None:
     async def asked() -> None:
-        async with Client(command) as client:
+        async with Client(to) as client:
             await ask(client)
 
     anyio.run(asked)
@@ -68,7 +72,7 @@ def test_every_tool_reads_and_its_answers_are_as_its_schema_says() -> None:
             assert schema is not None
             Draft202012Validator(schema).validate(found.structured_content)
 
-    with_client(ask)
+    with_client(ask, STARTED)
 
 
 def test_answers_are_short_and_those_of_python() -> None:

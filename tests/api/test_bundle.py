@@ -24,10 +24,10 @@ from api.browser.typescript import declarations
 from estimator.cli.main import main
 from estimator.specs.resolve import SEND
 from tests.api.chromium import BOTH, WIDE, assert_axe_finds_nothing, assert_no_wider_than_the_window, started
-from tests.bundled import differences, in_node, jobs
+from tests.bundled import differences, in_node, jobs, made_at
 
 MADE = "WILLITFIT_BUNDLE"
-"""An environment variable that names a bundle to try in place of one that is made."""
+"""An environment variable that names the folder of a bundle to try, which is made where there is none."""
 FEW = 8
 """Jobs that are asked here; `python -m tests.bundled` asks more."""
 REFUSED = {"model": "nope"}
@@ -35,10 +35,8 @@ REFUSED = {"model": "nope"}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if MADE in os.environ:
-        return Path(os.environ[MADE])
     try:
-        return bundle(tmp_path_factory.mktemp("bundle")).folder
+        return made_at(Path(os.environ.get(MADE) or tmp_path_factory.mktemp("made") / "bundle"))
     except NoSnapshot:
         raise  # what was installed does not run
     except Missing as missing:

@@ -19,14 +19,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
-
 from estimator import Answer, estimate
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.exchange import READ, Surroundings, read
 from estimator.hardware.parse import hardware_of
+from tests.jobs import content
 
 KNOWN = Path(__file__).parent.parent / "data" / "published_files.yaml"
 LENGTHS = "its sequences are as long as its data, which are not published with it"
@@ -83,7 +82,7 @@ class Compared:
 @cache
 def known() -> dict[str, list[dict[str, Any]]]:
     """What is known of single rows, by kind."""
-    found: dict[str, list[dict[str, Any]]] = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    found: dict[str, list[dict[str, Any]]] = content(KNOWN)
     return found
 
 
@@ -158,7 +157,7 @@ def verdicts(rows: list[dict[str, Any]]) -> None:
 
 def main(path: Path, word: str = "") -> None:
     """Print a line for each row, and how near they are by framework."""
-    rows = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["rows"]
+    rows = content(path)["rows"]
     rows = [row for row in rows if word in row["id"]]
     verdicts([row for row in rows if is_verdict(row)])
     rows = [row for row in rows if row["tier"] in "AB" and word in row["id"] and row["measured"].get("unit") in BYTES]

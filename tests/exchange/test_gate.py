@@ -15,6 +15,7 @@ from api.app import app
 from api.problems import problem
 from api.settings import settings
 from estimator import estimate
+from estimator.cli.main import main
 from estimator.exchange.gate import MOST_WARNING, admitted, ruled, warning
 from tests.jobs import ROOT
 from tests.schemas import of_route
@@ -149,13 +150,6 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _wrap(cluster: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    path = f"{cluster / 'bin'}:{os.environ['PATH']}" if path is None else path
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "estimator.cli", "wrap", *words]
-    return subprocess.run(command, cwd=cluster, env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "submitted", "says"),
@@ -174,18 +168,27 @@ def _wrap(cluster: Path, *words: str, path: str | None = None) -> subprocess.Com
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_sbatch_runs_after_the_verdict_and_the_script_does_not(
-    cluster: Path, words: list[str], submitted: str, says: str
+    cluster: Path,
+    words: list[str],
+    submitted: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    found = _wrap(cluster, *words)
-    assert says in found.stderr
-    assert "Traceback" not in found.stderr
-    assert found.stdout == (f"Submitted batch job 42: {submitted}\n" if submitted else "")
-    assert found.returncode == (3 if submitted else 1), "sbatch's own, or that of a refusal"
+    monkeypatch.chdir(cluster)
+    monkeypatch.setenv("PATH", f"{cluster / 'bin'}:{os.environ['PATH']}")
+    assert main(["wrap", *words]) == (3 if submitted else 1), "sbatch's own, or that of a refusal"
+    found = capfd.readouterr()
+    assert says in found.err
+    assert found.out == (f"Submitted batch job 42: {submitted}\n" if submitted else "")
     assert not (cluster / "ran").exists()
 
 
 @pytest.mark.slow
 def test_without_slurm_it_says_so(cluster: Path) -> None:
-    found = _wrap(cluster, "sbatch", "small.sh", path="")
+    """In a process of its own, as a shell starts it."""
+    command = [sys.executable, "-m", "estimator.cli", "wrap", "sbatch", "small.sh"]
+    environment = {**os.environ, "PATH": "", "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, cwd=cluster, env=environment, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert "sbatch: is not installed here, or not on the PATH" in found.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator.contract.job import Serving
 from estimator.families.cache_layers import CacheLayer, compresses
@@ -16,9 +15,9 @@ from estimator.serving.vllm.cache_groups import grouped, kept
 from estimator.serving.vllm.packed import packed
 from estimator.serving.vllm.speculation import drafter_of
 from estimator.specs.resolve import resolve
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-DATA: dict[str, Any] = yaml.safe_load((TESTS / "data" / "vllm_cache_plans.yaml").read_text(encoding="utf-8"))
+DATA: dict[str, Any] = content(TESTS / "data" / "vllm_cache_plans.yaml")
 GUESSED, IN_FLIGHT = 3, 2 * 8192
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,3 +52,20 @@ def test_one_wrong_case_is_an_exit_code_and_is_named(monkeypatch: pytest.MonkeyP
     assert ": 0 of 1 steps" in wrong[-2]
     assert wrong[0].startswith(f"real_steps {case['name']}: ")
     assert wrong[-1] == fine[-1]
+
+
+def test_of_a_share_each_case_has_its_turn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    few, asked = cases("real_steps")[:4], list[str]()
+
+    def noted(judge: str, case: dict[str, Any], _: dict[str, int]) -> str:
+        asked.append(case["name"])
+        return ""
+
+    monkeypatch.setattr(records, "cases", lambda name: few if name == "real_steps" else [])
+    monkeypatch.setattr(records, "golden", list)
+    monkeypatch.setattr(records, "difference", noted)
+    for number in range(records.SHARE):
+        monkeypatch.setattr(records, "turn", partial(int, number))
+        assert records.main(["--share"]) == 0
+    assert sorted(asked) == sorted(case["name"] for case in few)
+    assert ": 2 of 2 steps" in capsys.readouterr().out
