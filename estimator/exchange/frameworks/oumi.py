@@ -1,4 +1,4 @@
-"""oumi's YAML, whose trainers are TRL's and transformers'. oumi 0.9: core/configs/params/*.py, core/trainers."""
+"""oumi's YAML, whose trainers are TRL's and transformers', and whose engines those of `oumi_inference.py`. oumi 0.9: core/configs/params/*.py, core/trainers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from estimator.contract.errors import NotModelled
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import WORDS, Configuration
+from estimator.exchange.frameworks import oumi_inference
 
 OBJECTIVES = {"TRL_DPO": "dpo", "TRL_KTO": "kto", "TRL_GRPO": "grpo"}
 SHORT = {"-c": "config"}
 """The short option of `oumi train`."""
-SECTIONS = ("model", "data", "training", "peft", "fsdp", "deepspeed")
+SECTIONS = ("model", "data", "training", "peft", "fsdp", "deepspeed", "generation")
 
 
 def read(conf: Configuration) -> None:
     """The job that a file is."""
-    if (words := conf.given.get(WORDS)) and "train" not in words:
-        raise NotModelled(f"oumi's {str(words[0])[:40]} trains nothing: `oumi train` is read", "oumi")
+    words = conf.given.get(WORDS)
+    if words and not {"train", "infer"}.intersection(map(str, words)):
+        raise NotModelled(f"oumi's {str(words[0])[:40]} trains nothing: `oumi train` and `oumi infer` are read", "oumi")
     _flatten(conf)
+    if conf.has("tasks") and not conf.has("training.trainer_type"):
+        raise NotModelled("it is of an evaluation, which trains nothing", conf.where("tasks"))
+    if (words and "infer" in words) or conf.has("engine") or any(key.startswith("generation.") for key in conf.given):
+        oumi_inference.read(conf)
+        return
     conf.put("model", conf.text("model.model_name"))
     _spread(conf)
     weights = trainer.dtype(conf, "model.torch_dtype_str")
