@@ -1,5 +1,5 @@
-"""open-instruct's scripts: supervised fine-tuning and preferences with Accelerate, preferences with OLMo-core, and the learners of
-GRPO (grpo_fast) under DeepSpeed.
+"""open-instruct's scripts: supervised fine-tuning and preferences with Accelerate, preferences with OLMo-core, and the learners
+of GRPO (grpo_fast) under DeepSpeed.
 
 open_instruct/{finetune,dpo_tune_cache,dpo_utils,dpo}.py at e6c3044aa620: the model is loaded in bf16; the reference's scores are
 computed before training (dpo_tune_cache, dpo); OLMo-core shards bf16 weights within a node, and steps in bf16.
@@ -121,7 +121,7 @@ def _learners(conf: Configuration) -> None:
     spreading.hardware(conf)
     conf.leave(
         "open-instruct grpo_fast",
-        "the answer is of the learners' update, with the loss of plain fine-tuning in place of its own, which keeps the logits in "
+        "the answer is of the learners' update, with the loss of plain fine-tuning in place of its own, which keeps logits in "
         "the type of the products: an upper bound; passes that only score answers are not in it",
     )
     if not conf.has("load_ref_policy") or conf.yes("load_ref_policy"):
@@ -140,9 +140,7 @@ def _packs(conf: Configuration) -> None:
     """A micro-batch of packs, which flash attention tells apart by their positions in a single row alone."""
     rows, tokens = conf.whole("per_device_train_batch_size") or 8, conf.whole("pack_length") or 512
     if (ranks := conf.whole("sequence_parallel_size") or 1) > 1:
-        conf.leave(
-            "sequence_parallel_size", f"{ranks}: Ulysses is not modelled under DeepSpeed; read as one rank's share of tokens"
-        )
+        conf.leave("sequence_parallel_size", f"{ranks}: Ulysses is not modelled here; read as one rank's share of tokens")
     tokens = -(-tokens // ranks)
     conf.put("training.attention", "flash_attention_2")
     if rows == 1:
