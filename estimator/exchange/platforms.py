@@ -179,8 +179,8 @@ def kserve(given: Mapping[str, Any]) -> Inside:
         model = mapping(predictor.get("model"))
         written = str(mapping(model.get("modelFormat")).get("name") or "").lower()
         if not model or written not in LANGUAGE:
-            named = (key for key, value in predictor.items() if isinstance(value, Mapping) and "storageUri" in value)
-            what = str(written or next(named, "nothing that is known here"))[:60]
+            kinds = (key for key, value in predictor.items() if isinstance(value, Mapping) and "storageUri" in value)
+            what = str(written or next(kinds, "nothing that is known here"))[:60]
             raise NotModelled(f"it serves {what}, not a language model by vLLM", "kserve spec.predictor")
         words = [str(word) for word in _listed(model.get("args"))]
         uri = str(model.get("storageUri") or "")
