@@ -123,7 +123,8 @@ def is_configuration(path: Path) -> bool:
 
 
 def _is_job(settings: Mapping[str, Any]) -> bool:
-    flavored = isinstance(model := settings.get("model"), Mapping) and "flavor" in model  # torchtitan's tables have a job's names
+    # torchtitan's tables, and oumi's sections, have a job's names
+    flavored = isinstance(model := settings.get("model"), Mapping) and not {"flavor", "model_name"}.isdisjoint(model)
     return "model" in settings and not flavored and set(settings) <= set(Job.model_fields)
 
 

@@ -82,6 +82,7 @@ def programs(command: Command, depth: int = 0) -> list[Program]:
     shell is given to run (`bash -c`) is a script of its own."""
     texts = [word.text for word in command.words]
     for at, text in enumerate(texts):
+        text = text.removeprefix("&&")  # an escaped operator, for the shell of another machine
         name = text.rpartition("/")[2]
         following = texts[at + 1] if at + 1 < len(texts) else ""
         if name == MASON and "--" in texts[at:]:
@@ -102,6 +103,8 @@ def programs(command: Command, depth: int = 0) -> list[Program]:
                 one in ("--", "torchrun", "accelerate", "deepspeed") for one in texts[at + 2 :]
             ):
                 return [Program(following, command.words[at + 2 :], _alone(command))]
+        elif text.endswith(".py") and at > 1 and "uv" in texts[: at - 1] and texts[texts.index("uv") + 1] == "run":
+            return [Program(text, command.words[at + 1 :], _alone(command))]
         elif at and (entry := next((entry for part, entry in IMAGES.items() if part in text), None)) and texts[0] in CONTAINERS:
             return [Program(entry, command.words[at + 1 :], _alone(command))]
         elif name in COMMANDS and (at == 0 or not texts[at - 1].startswith("-")):

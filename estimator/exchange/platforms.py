@@ -12,12 +12,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from estimator.contract.errors import InvalidValue, NotModelled, WillItFitError
+from estimator.contract.errors import InvalidValue, NotModelled, Unreadable, WillItFitError
 from estimator.contract.job import Hardware
 from estimator.exchange.found import LeftOut
 from estimator.hardware.parse import read_hardware
 
 GPU = "nvidia.com/gpu"
+IMAGES, VLLMS = (
+    ("vllm", "sglang", "huggingfaceserver"),
+    re.compile(r"--(?:model|served-model-name|max-model-len|tensor-parallel-size)\b(?![_-])"),
+)
+"""Parts of the names of images that start a server, and options of vLLM's, by which others that do are told."""
+LANGUAGE = ("huggingface", "vllm", "llm", "")
+"""KServe's formats of models that a server of language models serves."""
 SERVERS = {"sglang": "python -m sglang.launch_server", "": "python -m vllm.entrypoints.openai.api_server"}
 """What an image starts whose container has arguments alone, by a word of the image's name."""
 _COUNTED = re.compile(r"(?P<name>[\w.+ -]+?)(?::(?P<count>\d{1,4}))?")
@@ -140,6 +147,10 @@ def _started(container: Mapping[str, Any], words: list[str]) -> str:
         image = str(container.get("image") or "")
         if "text-generation-inference" in image:
             raise NotModelled("text-generation-inference is not modelled; vllm, sglang and llama.cpp are", "kubernetes image")
+        if image and not any(known in image for known in IMAGES) and not VLLMS.search(" ".join(words)):
+            raise Unreadable(
+                f"options alone, of an image that is not known here ({image[:80]}): none of vLLM or SGLang", "kubernetes image"
+            )
         command = f"{next(start for word, start in SERVERS.items() if word in image)} {command}"
     return assigned(environment) + command
 
@@ -162,12 +173,20 @@ def kserve(given: Mapping[str, Any]) -> Inside:
     """An InferenceService or LLMInferenceService, served by vLLM."""
     spec = mapping(given.get("spec"))
     if given.get("kind") == "InferenceService":
-        model = mapping(mapping(spec.get("predictor")).get("model"))
+        predictor = mapping(spec.get("predictor"))
+        if predictor.get("containers"):
+            return kubernetes({"spec": predictor})
+        model = mapping(predictor.get("model"))
+        written = str(mapping(model.get("modelFormat")).get("name") or "").lower()
+        if not model or written not in LANGUAGE:
+            kinds = (key for key, value in predictor.items() if isinstance(value, Mapping) and "storageUri" in value)
+            what = str(written or next(kinds, "nothing that is known here"))[:60]
+            raise NotModelled(f"it serves {what}, not a language model by vLLM", "kserve spec.predictor")
         words = [str(word) for word in _listed(model.get("args"))]
         uri = str(model.get("storageUri") or "")
         named = [f"--model={uri.removeprefix('hf://')}"] if uri.startswith("hf://") else []
         words = [re.sub(r"^--model_id\b", "--model", word) for word in words if not word.startswith("--model_name")]
-        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, mapping(spec.get("predictor"))), [])
+        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, predictor), [])
     model, spread = mapping(spec.get("model")), mapping(spec.get("parallelism"))
     uri = str(model.get("uri") or "")
     name = uri.removeprefix("hf://") if uri.startswith("hf://") else model.get("name")

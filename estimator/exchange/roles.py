@@ -41,11 +41,16 @@ def parameters_of(model: Any, allow_files: bool) -> int | None:
     return found.parameters if isinstance(found.spec, OtherSpec) else count(found.spec)
 
 
-def has_experts(model: Any, allow_files: bool) -> bool:
-    """Whether a model that a job names is a mixture of experts; False where nothing here knows it."""
+def kind(model: Any, allow_files: bool) -> tuple[str, bool]:
+    """The type of a model that a job names, and whether it is a mixture of experts; "" and False of one not known here."""
     try:
         spec = resolve(model, allow_files).spec
     except WillItFitError:
-        return False
+        return "", False
     inner = getattr(spec, "alone", spec)
-    return inner.has_experts
+    return inner.model_type, inner.has_experts
+
+
+def has_experts(model: Any, allow_files: bool) -> bool:
+    """Whether a model that a job names is a mixture of experts; False where nothing here knows it."""
+    return kind(model, allow_files)[1]

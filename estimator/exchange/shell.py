@@ -5,7 +5,10 @@ What only a shell could know (the output of a command, an argument of the script
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from estimator.contract.errors import Unreadable
@@ -16,16 +19,20 @@ MOST_WITHIN = 3
 """How deep a variable's default may have others within it."""
 MOST_GIVEN = 100_000
 """Variables that all commands together are given: each has every one that was set before it."""
+MOST_DIGITS = 18
+"""Digits of a number that is reckoned with."""
 _NAME = r"[A-Za-z_]\w*"
 _ASSIGNED = re.compile(rf"({_NAME})\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
     rf"\$(?:(?P<plain>{_NAME}|\d)|\{{(?P<braced>{_NAME}|\d)(?:\[[@*]\])?(?::?[-=](?P<default>(?:[^{{}}]|\$\{{{_NAME}\}})*))?\}}"
-    r"|\(\((?P<sum>[^()]*)\)\)|\(expr (?P<expr>[^()]*)\))"
+    r"|\(\((?P<sum>(?:[^()]|\([^()]{0,200}\)){0,200})\)\)|\(expr (?P<expr>[^()]{0,200})\))"
 )
-_SUM = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*")
+_NAMED = re.compile(rf"(?<![\w$]){_NAME}")
+_SUM = re.compile(r"[\d\s+*/%()-]{1,400}")
+"""What may be reckoned with: whole numbers, the four operations, what is left of a division, parentheses."""
 _LEXEME = re.compile(
     r"(?P<space>[ \t]+|\\\n)|(?P<newline>\n)|(?P<operator>&&|\|\||;;|<<-?|[0-9]?>>?&?[0-9-]?|[;&|()<])"
-    r"|(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<dollar>\$(?:\w+|[@#*?$!])|\$\((?:[^()]|\([^()]*\))*\)|\$\{(?:[^{}\n]|\$\{(?:[^{}\n]|\$\{[^{}\n]*\})*\})*\})"
+    r"|(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<dollar>\$(?:\w+|[@#*?$!])|\$\(\((?:[^()]|\([^()]{0,200}\)){0,200}\)\)|\$\((?:[^()]|\([^()]*\))*\)|\$\{(?:[^{}\n]|\$\{(?:[^{}\n]|\$\{[^{}\n]*\})*\})*\})"
     r"|(?P<escaped>\\.)|(?P<plain>[^\s'\"\\;&|()<>$]+|.)",
     re.DOTALL,
 )
@@ -100,7 +107,10 @@ class _Script:
             if self.expanded > MOST_EXPANDED:
                 return match[0]
             if (formula := match["sum"] or match["expr"]) is not None:
-                return _reckoned(_VARIABLE.sub(value, formula)) or match[0]
+                formula = _VARIABLE.sub(value, formula)
+                if match["sum"] is not None:
+                    formula = _NAMED.sub(self._number, formula)
+                return _reckoned(formula) or match[0]
             name = match["plain"] or match["braced"]
             known = self.variables.get(name)
             if known is not None:
@@ -113,6 +123,11 @@ class _Script:
             if text == before:
                 break
         return text
+
+    def _number(self, name: re.Match[str]) -> str:
+        """The whole number that a variable of a sum has; its name where it has none."""
+        known = self.variables.get(name[0], [])
+        return known[0] if len(known) == 1 and len(known[0]) <= MOST_DIGITS and known[0].isdigit() else name[0]
 
     def finish(self, words: list[Word]) -> None:
         """End a command: assignments alone change the script's variables, before a command they are its own."""
@@ -134,12 +149,43 @@ class _Script:
 
 
 def _reckoned(formula: str) -> str | None:
-    """A sum, difference, product or quotient of two whole numbers; else nothing."""
-    match = _SUM.fullmatch(formula.replace("\\*", "*"))
-    if match is None or (match[2] == "/" and int(match[3]) == 0):
+    """What a formula of whole numbers comes to; nothing for any other, and for one whose numbers grow out of use."""
+    formula = formula.replace("\\*", "*").strip()
+    if not _SUM.fullmatch(formula) or "**" in formula or "//" in formula:
         return None
-    left, right = int(match[1]), int(match[3])
-    return str({"+": left + right, "-": left - right, "*": left * right, "/": left // (right or 1)}[match[2]])
+    try:
+        return str(_value(ast.parse(formula, mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _value(part: ast.expr) -> int:
+    """A formula's value. Raises `ValueError` for what is none of a shell's, and beyond `MOST_DIGITS`."""
+    if isinstance(part, ast.Constant) and isinstance(part.value, int):
+        found = part.value
+    elif isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub | ast.UAdd):
+        found = _value(part.operand) * (-1 if isinstance(part.op, ast.USub) else 1)
+    elif isinstance(part, ast.BinOp) and type(part.op) in _OPERATIONS:
+        found = _OPERATIONS[type(part.op)](_value(part.left), _value(part.right))
+    else:
+        raise ValueError
+    if abs(found) >= 10**MOST_DIGITS:
+        raise ValueError
+    return found
+
+
+def _divided(left: int, right: int) -> int:
+    """A quotient, towards zero as a shell has it."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divided,
+    ast.Mod: lambda left, right: left - right * _divided(left, right),
+}
 
 
 def commands(text: str) -> list[Command]:

@@ -45,6 +45,12 @@ COMPARED = (
     "not modelled under Megatron: answered as fine-tuning, of pairs on chosen and rejected answers, twice the sequences; the "
     "passes that only score are not in it"
 )
+WRITTEN = (
+    "not modelled under Megatron: the answer is of the update, as fine-tuning on prompts and answers; writing and scoring them, "
+    "and what an engine holds beside it, are not in it"
+)
+ANSWER = 512
+"""Tokens of an answer where the file says nothing (max_completion_length)."""
 SINCE = {"blockwise": "h100-80gb", "mxfp8": "b200"}
 """The first card of each recipe of fp8 that older ones do not have."""
 DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
@@ -52,6 +58,7 @@ DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "contex
 
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
+    _roles(conf)
     words = []
     for name in VALUES:
         value = conf.take(name)
@@ -74,10 +81,12 @@ def read(conf: Configuration) -> None:
     if kind in ("dpo", "rm"):
         conf.put("training.micro_batch_size", 2 * rows)
     if kind:
-        conf.leave("rlhf_type", f"{kind}: {COMPARED}")
+        conf.leave("rlhf_type", f"{kind}: {WRITTEN if kind in ('grpo', 'gkd') else COMPARED}")
     if (task := conf.text("task_type")) not in (None, "causal_lm"):
         conf.leave("task_type", f"{task}: read as a language model, whose logits it does not make; an upper bound")
-    tokens = conf.whole("max_length")
+    tokens, answer = conf.whole("max_length"), conf.whole("max_completion_length")
+    if kind == "grpo" and tokens:
+        tokens += answer or ANSWER
     if tokens and conf.has("packing") and conf.yes("packing"):
         conf.put("training.sequence_length", tokens)
     else:
@@ -90,9 +99,23 @@ def read(conf: Configuration) -> None:
         conf.assume("gpus", ranks, "as many as its degrees multiply to")
     spreading.hardware(conf)
     narrow(conf)
-    if kind in ("dpo", "kto") and tuner == "full":
+    compared = kind in ("dpo", "kto") or (kind == "grpo" and conf.number("beta") != 0)
+    if compared and tuner == "full":
         split = (conf.whole("tensor_model_parallel_size") or 1) * (conf.whole("pipeline_model_parallel_size") or 1)
         roles.held(conf, "reference model", None, 2, split * (conf.whole("expert_model_parallel_size") or 1))
+
+
+def _roles(conf: Configuration) -> None:
+    """The settings of whoever trains, where a file of `--use_ray` has a section for each role; others write answers, or teach."""
+    part = conf.part("train")
+    if not part:
+        return
+    conf.given = {**conf.given, **{str(key): value for key, value in part.items() if key != "gpus"}}
+    conf.given["train.gpus"] = part.get("gpus")
+    conf.launch.gpus = conf.whole("train.gpus")
+    conf.skip("rollout", "teacher", "colocate_groups")
+    if not conf.has("rlhf_type"):
+        conf.given["rlhf_type"] = "grpo"
 
 
 def _adapter(conf: Configuration) -> None:

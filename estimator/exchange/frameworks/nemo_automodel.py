@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator.contract.errors import InvalidValue
+from estimator.contract.job.adapter import ALL_LINEAR
+from estimator.exchange import roles, trainer
 from estimator.exchange import spread as spreading
-from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 
 HELD = ("master_weights", "store_param_remainders", "exp_avg_dtype", "exp_avg_sq_dtype", "master_weight_dtype")
 """Settings of an optimizer of what it holds, and in which type (Transformer Engine's FusedAdam)."""
+
+EVERYTHING, FUSED = ".*", "out_proj"
+"""A pattern of all linear layers, the output layer among them; and the layer that a mixer's kernel has within it."""
+MIXERS = ("falcon_h1", "nemotron_h", "mamba", "mamba2", "falcon_mamba")
+"""Types of models with such a kernel."""
+MIXED = ["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
+"""The linear layers of those that are mixtures of experts, too, but that one."""
 
 
 def read(conf: Configuration) -> None:
@@ -27,6 +35,9 @@ def read(conf: Configuration) -> None:
     if model.get("backend"):
         conf.leave("model.backend", conf.facts.left["model.backend"])
     conf.given["torch_dtype"] = model.get("torch_dtype")
+    for name in ("compile", "fp8"):
+        if conf.part(name).get("enabled"):
+            conf.leave(name, f"enabled: {conf.facts.left[name]}")
     weights = trainer.dtype(conf, "torch_dtype")
     _spread(conf)
     conf.put("training.precision", {"bf16": "bf16-true", "fp16": "16-true", "fp32": "bf16-mixed"}[weights])
@@ -87,21 +98,48 @@ def _adapter(conf: Configuration) -> None:
     part = conf.part("peft")
     if not part:
         return
-    given = part.get("target_modules")
-    every = part.get("match_all_linear") or given in (None, "*_proj", "*.proj") or (isinstance(given, list) and "*_proj" in given)
-    targets = (
-        "all-linear"
-        if every
-        else [str(one).removeprefix("*").removeprefix(".") for one in given]
-        if isinstance(given, list)
-        else "all-linear"
-    )
+    targets, exclude = _layers(conf, part)
     found: dict[str, Any] = {"type": "lora", "rank": _number(conf, part, "peft.dim") or 8, "targets": targets, "dtype": "bf16"}
+    if exclude:
+        found["exclude"] = exclude
     if part.get("use_dora"):
         found["type"] = "dora"
     if part.get("dropout"):
         found["dropout"] = part["dropout"]
     conf.put("training.adapter", found)
+
+
+def _layers(conf: Configuration, part: Mapping[str, Any]) -> tuple[str | list[str], list[str]]:
+    """The layers that are adapted and those that are not (components/_peft/module_matcher.py): of names or patterns of paths; all
+    linear layers, the output layer among them, where it is told so, or where only exclusions are."""
+    names, left = (
+        [given] if isinstance(given := part.get(f"{kind}_modules"), str) else [str(one) for one in given or []]
+        for kind in ("target", "exclude")
+    )
+    exclude = [_last(one) for one in left]
+    if part.get("match_all_linear") or "*" in names or (left and not names):
+        targets: str | list[str] = EVERYTHING
+    elif not names or {"*_proj", "*.proj"}.intersection(names):
+        targets = ALL_LINEAR
+    else:
+        targets = [_last(one) for one in names]
+    kind, experts = roles.kind(conf.get("model"), conf.around.allow_files)
+    if targets == EVERYTHING and experts:
+        conf.leave(
+            "peft", "the output layer's adapter is not in the answer: a mixture's layers are read as all linear ones but it"
+        )
+        targets, exclude = ALL_LINEAR, []
+    if isinstance(targets, str) and kind in MIXERS and FUSED not in exclude:
+        conf.leave(
+            "peft", f"{FUSED} of {kind} is read as without an adapter: the kernel takes its weight, and passes the adapter by"
+        )
+        targets, exclude = (MIXED, []) if experts else (targets, [*exclude, FUSED])
+    return targets, exclude
+
+
+def _last(pattern: str) -> str:
+    """The layer's own name in a pattern of paths."""
+    return pattern.rpartition(".")[2].removeprefix("*")
 
 
 def _batches(conf: Configuration) -> None:

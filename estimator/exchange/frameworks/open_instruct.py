@@ -1,34 +1,41 @@
-"""open-instruct's scripts: supervised fine-tuning and preferences with Accelerate, and preferences with OLMo-core.
+"""open-instruct's scripts: supervised fine-tuning and preferences with Accelerate, preferences with OLMo-core, and the learners
+of GRPO (grpo_fast) under DeepSpeed.
 
 open_instruct/{finetune,dpo_tune_cache,dpo_utils,dpo}.py at e6c3044aa620: the model is loaded in bf16; the reference's scores are
 computed before training (dpo_tune_cache, dpo); OLMo-core shards bf16 weights within a node, and steps in bf16.
+open_instruct/{grpo_fast,grpo_utils,data_loader,utils}.py at the same: every learner checkpoints, whatever its arguments say; its
+batches are packs of pack_length tokens; the reference is sharded under stage 3, and whole under the others.
 """
 
 from __future__ import annotations
 
 from pathlib import PurePath
 
-from estimator.contract.errors import NotModelled
+from estimator.contract.errors import InvalidValue, NotModelled
+from estimator.exchange import roles, trainer
 from estimator.exchange import spread as spreading
-from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 
 SCRIPTS = ("finetune", "dpo_tune", "dpo_tune_cache", "dpo", "reward_modeling")
 OLMO_CORE = ("dpo",)
+LEARNERS = ("grpo_fast",)
 
 
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
     script = PurePath(conf.launch.program.partition(" ")[0]).stem
-    if script not in SCRIPTS:
+    if script not in (*SCRIPTS, *LEARNERS):
         raise NotModelled(
-            f"open-instruct's {script[:40]}, which writes answers on other GPUs, is not read; read are {', '.join(SCRIPTS)}",
+            f"open-instruct's {script[:40]} is not read; read are {', '.join((*SCRIPTS, *LEARNERS))}",
             "open-instruct",
         )
     conf.put("model", conf.text("config_name") if _is_path(conf.text("model_name_or_path")) else conf.text("model_name_or_path"))
     if _is_path(conf.text("model_name_or_path")) and conf.has("config_name"):
         conf.assume("model", conf.text("config_name"), "the checkpoint is a folder that is not here; its configuration is named")
     conf.skip("config_name")
+    if script in LEARNERS:
+        _learners(conf)
+        return
     if script in OLMO_CORE:
         _olmo_core(conf)
     else:
@@ -84,3 +91,63 @@ def _adapter(conf: Configuration) -> None:
     trainer.quantized(conf, 4 if conf.yes("use_qlora") else None, double=True)
     targets = ["q_proj", "o_proj", "v_proj", "k_proj", "gate_proj", "up_proj", "down_proj"]
     trainer.lora(conf, targets=targets, kept="fp32")
+
+
+def _learners(conf: Configuration) -> None:
+    """The learners of GRPO, under DeepSpeed on GPUs of their own."""
+    given = conf.take("num_learners_per_node")
+    counts = [int(one) for one in conf.names("num_learners_per_node") if one.isdigit() and int(one)] or [int(given or 1)]
+    conf.launch.gpus, conf.launch.nodes = max(counts), len(counts)
+    if len({*counts}) > 1:
+        conf.leave("num_learners_per_node", f"{counts[:8]}: nodes of unlike size are read as {max(counts)} learners in each")
+    stage = conf.whole("deepspeed_stage") or 0
+    if stage not in (0, 1, 2, 3):
+        raise InvalidValue(f"{stage} is none of 0, 1, 2 and 3", conf.where("deepspeed_stage"))
+    conf.put("parallelism.strategy", f"zero{stage or 1}")
+    spreading.settle(conf)
+    group = conf.whole("deepspeed_zpg") or 1
+    if stage == 3 and group > 1 and conf.gpus % group == 0:
+        conf.put("parallelism.zero_hpz_partition_size", group)
+    if conf.yes("deepspeed_offload_optimizer"):
+        conf.put("offload.optimizer", "cpu")
+    if conf.yes("deepspeed_offload_param"):
+        conf.put("offload.parameters", "cpu")
+    conf.put("training.precision", "deepspeed-bf16")
+    _packs(conf)
+    trainer.checkpointing(conf, True)
+    conf.skip("gradient_checkpointing", "use_flash_attn")
+    conf.put("training.optimizer", "adamw_torch_fused")
+    trainer.clipping(conf, "max_grad_norm")
+    spreading.hardware(conf)
+    conf.leave(
+        "open-instruct grpo_fast",
+        "the answer is of the learners' update, with the loss of plain fine-tuning in place of its own, which keeps logits in "
+        "the type of the products: an upper bound; passes that only score answers are not in it",
+    )
+    if not conf.has("load_ref_policy") or conf.yes("load_ref_policy"):
+        roles.held(conf, "reference model", None, 2, conf.gpus if stage == 3 else 1)
+    share = conf.number("vllm_gpu_memory_utilization")
+    if conf.yes("single_gpu_mode"):
+        conf.leave(
+            "single_gpu_mode",
+            f"vLLM holds {share} of the same GPU all along, which is not in the answer; ask of it as of a server",
+        )
+    else:
+        conf.leave("vllm_num_engines", "the engines that write answers have GPUs of their own: ask of them as of a server")
+
+
+def _packs(conf: Configuration) -> None:
+    """A micro-batch of packs, which flash attention tells apart by their positions in a single row alone."""
+    rows, tokens = conf.whole("per_device_train_batch_size") or 8, conf.whole("pack_length") or 512
+    if (ranks := conf.whole("sequence_parallel_size") or 1) > 1:
+        conf.leave("sequence_parallel_size", f"{ranks}: Ulysses is not modelled here; read as one rank's share of tokens")
+    tokens = -(-tokens // ranks)
+    conf.put("training.attention", "flash_attention_2")
+    if rows == 1:
+        trainer.without_padding(conf, tokens, 1)
+    else:
+        conf.put("training.sequence_length", tokens)
+        conf.put("training.micro_batch_size", rows)
+    answers = (conf.whole("num_unique_prompts_rollout") or 16) * (conf.whole("num_samples_per_prompt_rollout") or 4)
+    steps = (conf.whole("num_mini_batches") or 1) * max(1, conf.gpus // ranks) * rows
+    conf.put("training.gradient_accumulation_steps", max(1, answers // steps))

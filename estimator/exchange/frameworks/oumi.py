@@ -1,25 +1,37 @@
-"""oumi's YAML, whose trainers are TRL's and transformers'. oumi 0.9: core/configs/params/*.py, core/trainers."""
+"""oumi's YAML, whose trainers are TRL's and transformers'; whose engines are in `oumi_inference.py`.
+
+oumi 0.9: core/configs/params/*.py, core/trainers."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from estimator.contract.errors import NotModelled
+from estimator.exchange import rollouts, trainer
 from estimator.exchange import spread as spreading
-from estimator.exchange import trainer
 from estimator.exchange.configuration import WORDS, Configuration
+from estimator.exchange.frameworks import oumi_inference
 
 OBJECTIVES = {"TRL_DPO": "dpo", "TRL_KTO": "kto", "TRL_GRPO": "grpo"}
+TOWERS = re.compile("vision|visual|audio|image|tower|projector")
+"""Parts of the names of what sees or hears."""
 SHORT = {"-c": "config"}
 """The short option of `oumi train`."""
-SECTIONS = ("model", "data", "training", "peft", "fsdp", "deepspeed")
+SECTIONS = ("model", "data", "training", "peft", "fsdp", "deepspeed", "generation")
 
 
 def read(conf: Configuration) -> None:
     """The job that a file is."""
-    if (words := conf.given.get(WORDS)) and "train" not in words:
-        raise NotModelled(f"oumi's {str(words[0])[:40]} trains nothing: `oumi train` is read", "oumi")
+    words = conf.given.get(WORDS)
+    if words and not {"train", "infer"}.intersection(map(str, words)):
+        raise NotModelled(f"oumi's {str(words[0])[:40]} trains nothing: `oumi train` and `oumi infer` are read", "oumi")
     _flatten(conf)
+    if conf.has("tasks") and not conf.has("training.trainer_type"):
+        raise NotModelled("it is of an evaluation, which trains nothing", conf.where("tasks"))
+    if (words and "infer" in words) or conf.has("engine") or any(key.startswith("generation.") for key in conf.given):
+        oumi_inference.read(conf)
+        return
     conf.put("model", conf.text("model.model_name"))
     _spread(conf)
     weights = trainer.dtype(conf, "model.torch_dtype_str")
@@ -41,19 +53,47 @@ def read(conf: Configuration) -> None:
     trainer.precision(conf, weights, mixed)
     conf.put("training.micro_batch_size", conf.whole("training.per_device_train_batch_size"))
     conf.put("training.gradient_accumulation_steps", conf.whole("training.gradient_accumulation_steps"))
-    trainer.length(conf, conf.whole("model.model_max_length"), "model.model_max_length")
+    kind = str(conf.take("training.trainer_type")).upper()
+    if kind != "TRL_GRPO":
+        trainer.length(conf, conf.whole("model.model_max_length"), "model.model_max_length")
     on = conf.yes("training.enable_gradient_checkpointing")
     trainer.checkpointing(conf, on, bool(trainer.reentrant(conf, "training.gradient_checkpointing_kwargs")))
     trainer.optimizer(conf, "training.optimizer")
     trainer.clipping(conf, "training.max_grad_norm")
     trainer.attention(conf, "model.attn_implementation")
     trainer.liger(conf, conf.yes("model.enable_liger_kernel"))
-    kind = str(conf.take("training.trainer_type")).upper()
-    if kind in OBJECTIVES:
+    _frozen(conf)
+    if kind == "TRL_GRPO":
+        _rollouts(conf)
+    elif kind in OBJECTIVES:
         conf.put("training.objective", {"type": OBJECTIVES[kind]})
     elif kind not in ("TRL_SFT", "HF", "OUMI"):
         conf.leave("training.trainer_type", f"{kind}: not modelled; answered as supervised fine-tuning")
     spreading.hardware(conf)
+
+
+def _rollouts(conf: Configuration) -> None:
+    """GRPO as TRL has it, whose beta is 0."""
+    part = conf.part("training.grpo")
+    conf.given |= {f"training.grpo.{key}": value for key, value in part.items()}
+    prompt, answer = (conf.whole(f"training.grpo.max_{name}_length") for name in ("prompt", "completion"))
+    tokens = rollouts.lengths(conf, "training.grpo.max_prompt_length", prompt, answer)
+    found: dict[str, Any] = {"type": "grpo", "prompt_length": tokens}
+    if part.get("use_vllm"):
+        share = conf.number("training.grpo.vllm_gpu_memory_utilization")
+        found |= rollouts.engine(conf.text("training.grpo.vllm_mode") or "colocate", share or 0.9)
+    else:
+        found["generation"] = {"engine": "transformers"}
+    conf.put("training.objective", found)
+    conf.skip("model.model_max_length", "training.reward_functions")
+
+
+def _frozen(conf: Configuration) -> None:
+    """What is frozen, or not adapted: of towers the answer, which is of texts, has no gradients either way."""
+    for key in ("model.freeze_layers", "peft.lora_exclude_modules"):
+        others = [name for name in conf.names(key) if not TOWERS.search(name)]
+        if others:
+            conf.leave(key, f"{', '.join(others)[:80]}: read as trained, too; an upper bound")
 
 
 def _flatten(conf: Configuration) -> None:

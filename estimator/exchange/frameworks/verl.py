@@ -111,6 +111,8 @@ def _ulysses(conf: Configuration, key: str) -> int:
 def _update(conf: Configuration) -> None:
     """The phase in which the actor learns."""
     conf.put("model", conf.text(f"{MODEL}.path"))
+    if conf.has("trainer.n_gpus_per_node"):
+        conf.launch.gpus = None  # Ray starts as many, whatever else is visible
     _gpus(conf)
     named = conf.text("config-name") or ""
     mega = (
@@ -128,6 +130,7 @@ def _update(conf: Configuration) -> None:
     _megatron(conf) if mega else _sharded(conf, conf.text(f"{ACTOR}.strategy") or "fsdp", f"{ACTOR}.fsdp_config")
     ranks = _ulysses(conf, f"{ACTOR}.ulysses_sequence_parallel_size")
     if dynamic:
+        conf.skip(f"{MODEL}.use_remove_padding")
         most = max(conf.whole(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384, -(-(prompt + answer) // ranks))
         conf.assume("use_dynamic_bsz", most, "as many answers as have that many tokens on a GPU are one row")
         _rows(conf, 1, most, True, not mega)

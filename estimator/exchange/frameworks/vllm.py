@@ -102,11 +102,13 @@ def speculation(conf: Configuration) -> None:
     conf.put("serving.speculative_config", found)
 
 
-def served(conf: Configuration, key: str) -> str:
-    """The model, which is an option, or the word after the command."""
+def served(conf: Configuration, key: str) -> str | None:
+    """The model, which is an option, or the word after the command; None of a file that stands beside such a command."""
     conf.skip(WORDS)
     name = conf.text(key)
     words = [word for word in conf.given.get(WORDS) or [] if word not in ("serve", "vllm")]
+    if not name and not words and not conf.launch.program and not conf.launch.gpus:
+        return None
     if not name and not words:
         raise InvalidValue("the command names no model", conf.where(key))
     return name or words[0]

@@ -112,9 +112,10 @@ def nemo_automodel(job: Job) -> str:
         "distributed": spread | {"activation_checkpointing": training.activation_checkpointing == "full"},
     }
     if adapter is not None:
-        every = adapter.targets == ALL
-        said["peft"] = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "match_all_linear": every}
-        said["peft"] |= {} if every else {"target_modules": [f"*{one}" for one in adapter.targets]}
+        listed = (
+            "*_proj" if adapter.targets == ALL else [f"*{one}" for one in adapter.targets]
+        )  # match_all_linear: the output, too
+        said["peft"] = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "target_modules": listed}
         said["peft"] |= {"dim": adapter.rank, "dropout": adapter.dropout}
     losses = {"eager": "masked_ce.MaskedCrossEntropy", "cut": "linear_ce.FusedLinearCrossEntropy"}
     loss = _named(losses, training.loss, "nemo-automodel", "training.loss", backwards=False)
