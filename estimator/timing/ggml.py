@@ -54,8 +54,9 @@ BETWEEN = "between GPUs"
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What a card's backend reaches. `kernel_us`: of each kernel; `share`: of the bandwidth; `products`: of the peak; `core_gb`
-    that a multiprocessor reads in a second, `core_tflops` that it multiplies; `split_us`: of each kernel besides, where layers lie on several GPUs and no
-    CUDA graph of all is replayed (ggml-cuda.cu of 2024: "Also disable for multi-gpu for now")."""
+    that a multiprocessor reads in a second, `core_tflops` that it multiplies;
+    `split_us`: of each kernel besides, where layers lie on several GPUs and no CUDA graph of all is replayed (ggml-cuda.cu of
+    2024: "Also disable for multi-gpu for now")."""
 
     kernel_us: float
     share: float
