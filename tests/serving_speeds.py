@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
 from estimator.contract.answer import ServingTime
-from estimator.serving.engines import ENGINES
 from tests.accuracy import table
 from tests.measured_runs import mixture_runs, serving_runs
 from tests.splits import split, split_table
@@ -47,10 +46,14 @@ class Run(NamedTuple):
         return low <= self.measured <= high
 
 
+NAMES = {"trtllm": "tensorrt-llm"}
+"""What the table calls engines otherwise."""
+
+
 def job_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a row asks."""
     lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
-    engine: dict[str, Any] = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
+    engine: dict[str, Any] = {"engine": NAMES.get(row["engine"], row["engine"])}
     if ranks := row.get("experts"):
         engine |= {"enable_expert_parallel": True} if row["engine"] == "vllm" else {"ep_size": ranks}
     if row.get("moe_mxfp8"):

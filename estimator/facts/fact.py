@@ -37,7 +37,7 @@ class Rows(BaseModel):
 
     table: str
     rows: tuple[str, ...]
-    how: Literal["median", "middle", "reading", "least squares", "least errors", "tenths", "by eye"]
+    how: Literal["median", "middle", "reading", "least squares", "least errors", "tenths", "twentieths", "by eye"]
 
 
 FittedTo = Literal["nothing"] | tuple[Rows, ...]

@@ -12,7 +12,7 @@ from typing import Any
 from estimator.contract.answer import Device, EngineMemory, KvCache, Memory
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
-from estimator.families.spec import ModelSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
@@ -50,6 +50,19 @@ class Default:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What an engine runs in one kernel that others run in two, of a model and its ranks.
+
+    Attributes:
+        norms: whether the all-reduce of few bytes before a norm is that norm, too.
+        quantized: of weights stored so, whether the kernel before a product of so many outputs and inputs quantizes what goes in.
+    """
+
+    norms: Callable[[DecoderSpec, Topology], bool] = lambda spec, place: False
+    quantized: Callable[[DecoderSpec, Topology, str, int, int], bool] = lambda spec, place, weights, outputs, inputs: False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
     """An engine, by its `name` in a job; `title` is how it is written in a sentence.
@@ -74,6 +87,7 @@ class Engine:
         continuous: whether it takes requests as they come and replays graphs of fused kernels.
         captures: whether a decoding step replays a CUDA graph; else its kernels are launched one by one.
         timed: whether the time of ranks that share a model out so is known.
+        fused: what it runs in one kernel that others run in two.
         pipelines: whether its layers over the stages of a pipeline are modelled.
         drafter: what guesses tokens ahead, of a job's settings and model; None where nothing does.
         reads_gguf: whether it serves GGUF files.
@@ -103,6 +117,7 @@ class Engine:
     continuous: bool = False
     captures: Callable[[Serving], bool] = lambda serving: True
     timed: Callable[[Serving, Topology], bool] = lambda serving, place: True
+    fused: Fused = field(default_factory=Fused)
     pipelines: bool = False
     drafter: Callable[[Serving, ModelSpec], Drafter | None] = lambda serving, spec: None
     reads_gguf: bool = False

@@ -21,6 +21,7 @@ __all__ = [
     "decode_seconds",
     "matmul_seconds",
     "memory_seconds",
+    "quantize_seconds",
     "transfer_seconds",
 ]
 
@@ -98,6 +99,16 @@ def matmul_seconds(
     if quantize and p.quantize_bytes:
         seconds += batch * m * k * p.quantize_bytes / (measured.memory.share * bandwidth)
     return seconds
+
+
+def quantize_seconds(measured: Curves, card: Accelerator, m: int, k: int, dtype: str) -> float:
+    """The pass that turns the [m, k] operand of a product from bf16 into its dtype, which products were timed with:
+
+    t = launch of such a product - launch of one in bf16 + m · k · bytes / (share · bandwidth)
+    """
+    p, plain = measured.matmul[DTYPES[dtype][1]], measured.matmul["bfloat16"]
+    moved = m * k * (p.quantize_bytes or 0.0) / (measured.memory.share * card.memory_bandwidth.value * 1e9)
+    return max(0.0, p.launch_us - plain.launch_us) * 1e-6 + moved
 
 
 def attention_seconds(

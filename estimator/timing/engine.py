@@ -18,11 +18,12 @@ from estimator.contract.answer import Time
 from estimator.contract.job import Job, Serving
 from estimator.facts import catalogue
 from estimator.families.spec import DecoderSpec
+from estimator.parallel.topology import Topology
 from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.speed import CHUNK, prompts
 from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import EXPERTS, GROUPED, Tape, Work
-from estimator.timing.curves import DTYPES, memory_seconds, peak
+from estimator.timing.curves import DTYPES, memory_seconds, peak, quantize_seconds
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, CACHED, KERNELS, MEMORY, PRODUCTS, Clock
 from estimator.timing.measured import shared
@@ -32,8 +33,8 @@ from estimator.timing.times import Done, answered
 
 ALL_REDUCE = Path(__file__).parent / "all_reduce.yaml"
 WEIGHTS, CACHE, REDUCED, SCHEDULING = "reading weights", "reading the cache", "all-reduce (tensor)", "scheduling"
-JOINED = "add"
-"""Kernels that an engine runs as part of the norm after them (vLLM's `fused_add_rms_norm`)."""
+JOINED, NORM = "add", "rms_norm"
+"""Kernels that an engine runs as part of the norm after them (vLLM's `fused_add_rms_norm`), and norms."""
 
 
 def merged(works: Iterable[Work]) -> Iterator[Work]:
@@ -59,14 +60,20 @@ def merged(works: Iterable[Work]) -> Iterator[Work]:
         )
 
 
-def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
+def seconds_of(job: Job, spec: DecoderSpec, place: Topology, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
     """Seconds of a phase's kernels on one GPU, by what they go to, and how many there are."""
     found: Parts = defaultdict(float)
     many, engine = 0.0, engine_of(job).continuous
+    begun, fused = memory_seconds(clock.curves, clock.card, 0), engine_of(job).fused
+    within = (JOINED, NORM) if phase == "decode" and fused.norms(spec, place) else (JOINED,)
     for work, times in joined(tape, phase) if engine else kernels(tape, phase):
         kind, seconds = clock.kernel(work)
-        if engine and work.operation == JOINED:
-            seconds -= memory_seconds(clock.curves, clock.card, 0)
+        if engine and work.operation in within:
+            seconds -= begun
+        if work.form and (name := clock.quantizes(work)):
+            (_, m, n, k), _ = work.form
+            if fused.quantized(spec, place, job.serving.weights, n, k):
+                seconds -= quantize_seconds(clock.curves, clock.card, m, k, name)
         if kind == PRODUCTS and _reads(work, clock):
             kind = WEIGHTS
         if kind == ATTENTION and phase == "decode":
@@ -159,7 +166,7 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
     engine, eager, known = engine_of(job).continuous, launches(job, phase), efficiencies()
     _, tokens = batch(job, phase)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
-    parts, launched = seconds_of(job, tape, clock, phase)
+    parts, launched = seconds_of(job, spec, wires.place, tape, clock, phase)
     if among := exchanged(job, spec, wires, phase, itemsize):
         parts[REDUCED] = among
     steps = steps_of(tokens, phase)

@@ -54,14 +54,16 @@ BETWEEN = "between GPUs"
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What a card's backend reaches. `kernel_us`: of each kernel; `share`: of the bandwidth; `products`: of the peak; `core_gb`
-    that a multiprocessor reads in a second, `core_tflops` that it multiplies; `hop_ms`: from a GPU to the next."""
+    that a multiprocessor reads in a second, `core_tflops` that it multiplies;
+    `split_us`: of each kernel besides, where layers lie on several GPUs and no CUDA graph of all is replayed (ggml-cuda.cu of
+    2024: "Also disable for multi-gpu for now")."""
 
     kernel_us: float
     share: float
     products: float
     core_gb: float = float("inf")
     core_tflops: float = float("inf")
-    hop_ms: float = 0.0
+    split_us: float = 0.0
 
 
 def facts() -> dict[str, MeasuredFact]:
@@ -84,7 +86,7 @@ def step_parts(rates: Rates, card: Accelerator, step: Pass, gpus: int) -> Parts:
         WEIGHTS: (step.whole_bytes + step.block_bytes) / reading,
         MEMORY: step.other_bytes / bandwidth,
         LAUNCHES: _kernels(card, step) * rates.kernel_us * 1e-6,
-        BETWEEN: (gpus - 1) * rates.hop_ms * 1e-3,
+        BETWEEN: (gpus > 1) * _kernels(card, step) * rates.split_us * 1e-6,
     }
 
 
@@ -92,8 +94,7 @@ def prompt_parts(rates: Rates, card: Accelerator, found: Passes, gpus: int, long
     """Seconds of a prompt, by what they go to; `longest`: the share of layers of the GPU that has most."""
     each = max(longest, 1 / COPIES) if gpus > 1 else 1.0
     mean, last = (_reading(rates, card, one) for one in (found.reading, found.last))
-    parts = {name: found.many * each * mean[name] + (1 - each) * last[name] for name in mean}
-    return parts | {BETWEEN: (gpus - 1) * rates.hop_ms * 1e-3}
+    return {name: found.many * each * mean[name] + (1 - each) * last[name] for name in mean}
 
 
 def _reading(rates: Rates, card: Accelerator, one: Pass) -> Parts:
@@ -137,7 +138,7 @@ def longest(serving: Serving, layers: int, gpus: int) -> float:
 def _answered(card: Accelerator, what: str, parts: Parts, done: Done) -> Time:
     spread = facts()[f"{card.vendor}.{what}"]
     seconds = sum(parts.values())
-    reason = "llama.cpp's kernels as fast as in the fastest tenth of published runs on such cards, or as slow as in the slowest"
+    reason = "llama.cpp's kernels as fast as in the fastest of published runs on other cards, but for the outermost, or as slow"
     return answered(parts, (seconds * spread.low, seconds * spread.high), done, reason)
 
 

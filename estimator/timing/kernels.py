@@ -94,7 +94,7 @@ class Clock:
             most = self.most(self.read_as(work))
             product = partial(matmul_seconds, self.curves, self.card, m, n, k, dtype=name, most=most)
             if operation.endswith(PACKED):
-                return PRODUCTS, product(batch=count, quantize=name in ARITHMETIC.values(), moved=work.nbytes)
+                return PRODUCTS, product(batch=count, quantize=bool(self.quantizes(work)), moved=work.nbytes)
             if operation == GROUPED:
                 return PRODUCTS, count * product(moved=work.nbytes / count)
             return PRODUCTS, product(batch=count, moved=work.nbytes)
@@ -125,6 +125,11 @@ class Clock:
         """As what a product's weights are read, as `reading` names it."""
         name = self.arithmetic(work)
         return UNPACKED if _stored(work) and name not in ARITHMETIC.values() else DTYPES[name][1]
+
+    def quantizes(self, work: Work) -> str:
+        """The type that a product's operand is turned into before it, as its time counts; nothing where none is."""
+        name = self.arithmetic(work) if work.form and work.operation.endswith(PACKED) else ""
+        return name if name in ARITHMETIC.values() else ""
 
     def arithmetic(self, work: Work) -> str:
         """The type that a product is computed in: that of its operands; or that of weights as they are stored, where the card has

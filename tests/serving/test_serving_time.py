@@ -32,10 +32,9 @@ HALF = {"prompt_length": 1024, "output_length": 1024}
         ("sglang", "h200", "fp8-block", 0.15),
         ("trtllm", "h100", "bf16", 0.08),
         ("trtllm", "h100", "fp8", 0.08),
-        # its kernels fuse what reduces, normalizes and quantizes, where ours are separate
-        ("trtllm", "h200", "fp8", 0.25),
-        ("trtllm", "b200", "fp8", 0.28),
-        ("trtllm", "b200", "nvfp4", 0.15),
+        ("trtllm", "h200", "fp8", 0.1),
+        ("trtllm", "b200", "fp8", 0.1),
+        ("trtllm", "b200", "nvfp4", 0.1),
         # mixtures
         ("vllm", "h100", "mxfp4", 0.1),
         ("vllm", "h200", "mxfp4", 0.1),

@@ -60,7 +60,7 @@ def test_a_fitted_number_names_its_rows(where: str, fact: Sourced | MeasuredFact
     """By table and name; what says "median", "fit" or "line" of its source is fitted to something."""
     fitted_to: FittedTo = fact.fitted_to
     if fitted_to == "nothing":
-        assert not re.search(r"\b(median|mean|tenths|least squares|fitted to|a line)\b", fact.source), where
+        assert not re.search(r"\b(median|mean|tenths|twentieths|least squares|fitted to|a line)\b", fact.source), where
         return
     assert fitted_to
     for rows in fitted_to:

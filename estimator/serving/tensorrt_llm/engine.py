@@ -14,9 +14,10 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, pooled_advice, stored
+from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Fused, Logged, compute_type, pooled_advice, stored
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensorrt_llm import settings
+from estimator.serving.tensorrt_llm.kernels import norms_in_reductions, quantized_before
 from estimator.serving.tensorrt_llm.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.tensors import held
 from estimator.serving.weights import check_format
@@ -81,6 +82,7 @@ def beside(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Overhead:
 
 def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     """What is taken of its settings, and of its requests."""
+    prompt, output = asked.lengths
     parts = (
         ["requests shared out evenly among the ranks: cache, tokens, requests and the longest context are those of one rank"]
         if asked.enable_attention_dp
@@ -90,6 +92,7 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
         *stored(asked),
         f"TensorRT-LLM {asked.engine_version}'s PyTorch backend, which profiles passes of {asked.max_num_tokens} tokens; without "
         "speculation, adapters, a cache in the host's memory and max_attention_window",
+        f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
         *parts,
     ]
 
@@ -135,5 +138,7 @@ TENSORRT_LLM = Engine(
     runs=lambda spec: bool(spec.cache_layers),
     beside=beside,
     continuous=True,
-    timed=lambda serving, place: False,
+    captures=lambda serving: not serving.disable_cuda_graph,
+    timed=lambda serving, place: not serving.enable_attention_dp,
+    fused=Fused(norms_in_reductions, quantized_before),
 )
