@@ -42,6 +42,8 @@ class LlavaNextSpec(LlavaSpec):
 
     runs = True
     in_sglang = "transformers"
+    towers = ("clip_vision_model", "siglip_vision_model")
+    languages = (*LlavaSpec.languages, "granite")
     tiles_by_text, tiles_by_image = False, True
 
     image_grid_pinpoints: Resolutions = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
@@ -97,7 +99,8 @@ class LlavaNextSpec(LlavaSpec):
 
     def image_tokens(self, images: Images) -> int | None:
         """The whole image's patches, those of its tiles, and one at the end of each of their rows."""
-        if not isinstance(self.vision_config, SquareTowerSpec) or self.vision_feature_select_strategy == "full":
+        classed = self.vision_feature_select_strategy == "default"  # whether what is left out is the class token
+        if not isinstance(self.vision_config, SquareTowerSpec) or classed != isinstance(self.vision_config, CLIPVisionSpec):
             return None
         return self.square.patches + self.whole(images, *self.unpadded(images))
 
