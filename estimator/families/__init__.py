@@ -173,6 +173,8 @@ FAMILIES = {
     "siglip_vision_model": "siglip",
     "idefics3_vision": "siglip",
     "smolvlm_vision": "siglip",
+    "siglip2_vision_model": "siglip2",
+    "lfm2_vl": "lfm2_vl",
     "clip_vision_model": "clip_vision",
     "pixtral": "pixtral",
     "gemma3": "gemma3",

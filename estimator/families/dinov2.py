@@ -1,6 +1,7 @@
 """DINOv2: ViT with a factor for what each block adds, and its feed-forward layers gated in the largest.
 
-After transformers' modeling_dinov2.py and modeling_dinov2_with_registers.py (5.23). Images are of the size that the model has positions for.
+After transformers' modeling_dinov2.py and modeling_dinov2_with_registers.py (5.23). Images are of the size that the model has
+positions for.
 """
 
 from __future__ import annotations

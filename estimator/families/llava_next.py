@@ -45,6 +45,7 @@ class LlavaNextSpec(LlavaSpec):
     towers = ("clip_vision_model", "siglip_vision_model")
     languages = (*LlavaSpec.languages, "granite")
     tiles_by_text, tiles_by_image = False, True
+    pools = True
 
     image_grid_pinpoints: Resolutions = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 

@@ -68,6 +68,10 @@ class ViTSpec(ModelSpec):
 class DeiTSpec(ViTSpec):
     own_tokens = 2
 
+    def config(self) -> dict[str, Any]:
+        """Of several classes that classify images transformers wants one to be named."""
+        return super().config() | {"architectures": ["DeiTForImageClassification"]}
+
 
 SPECS = {"vit": ViTSpec, "deit": DeiTSpec}
 

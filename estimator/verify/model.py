@@ -159,11 +159,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
 
 def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels: int = 2) -> Any:
     """The model with a head, as it is loaded."""
-    made, table = config(spec, attention, labels), AUTO[head]._model_mapping
-    if isinstance(kinds := table.get(type(made), None), tuple) and made.architectures is None:
-        made.architectures = [kinds[0].__name__]  # of several classes the first is the usual one
     with defaulting_to(dtype):
-        model: Any = AUTO[head].from_config(made)
+        model: Any = AUTO[head].from_config(config(spec, attention, labels))
     if isinstance(spec, OtherSpec) and spec.kept is not None:
         keep(model, spec.kept)
     _keep_in_float32(model)
