@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -42,7 +42,7 @@ class LlavaNextSpec(LlavaSpec):
 
     runs = True
     in_sglang = "transformers"
-    towers = ("clip_vision_model", "siglip_vision_model")
+    towers: ClassVar[tuple[str, ...]] = ("clip_vision_model", "siglip_vision_model")
     languages = (*LlavaSpec.languages, "granite")
     tiles_by_text, tiles_by_image = False, True
     pools = True

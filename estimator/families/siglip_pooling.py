@@ -5,11 +5,12 @@ After transformers' modeling_siglip.py (5.23), and torch's multi_head_attention_
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from estimator.contract.errors import NotModelled
 from estimator.families.build import Builder
-from estimator.families.feed_forward import TwoLayerMLP
+from estimator.families.feed_forward import Sizes, TwoLayerMLP
 from estimator.families.modules import Linear, Module
-from estimator.families.towers import TowerSpec
 from estimator.tape.matmul import bmm, linear
 from estimator.tape.pointwise import add, mul_scalar, softmax
 from estimator.tape.reduction import mean
@@ -17,10 +18,17 @@ from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, permute, repeat_first, reshape, select, split, transpose
 
 
+class Pooled(Sizes, Protocol):
+    """A tower's sizes."""
+
+    @property
+    def num_attention_heads(self) -> int: ...
+
+
 class PoolingHead:
     """A learned query that attends to all patches (`SiglipMultiheadAttentionPoolingHead`)."""
 
-    def __init__(self, spec: TowerSpec, build: Builder, name: str):
+    def __init__(self, spec: Pooled, build: Builder, name: str):
         size = spec.hidden_size
         self.heads = spec.num_attention_heads
         self.probe = build.parameter(name + ".probe", (1, 1, size))
