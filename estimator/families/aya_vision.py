@@ -19,11 +19,11 @@ from estimator.families.internvl import MOST_TILES, cut
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
 from estimator.families.spec import Size
-from estimator.families.towers import SquareTowerSpec
+from estimator.families.towers import SquareTowerSpec, unshuffled
 from estimator.tape.pointwise import mul, silu
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import permute, reshape, split
+from estimator.tape.views import reshape, split
 
 Even = Annotated[Size, Field(multiple_of=2)]
 
@@ -126,7 +126,9 @@ class Projector:
         self.linear_2 = build.linear(name + "linear_2", spec.middle // 2, spec.text_config.hidden_size, True)
 
     def __call__(self, features: Tensor) -> Tensor:
-        seen = self._shuffled(features)
+        tiles, patches, size = features.shape
+        side = isqrt(patches)
+        seen = unshuffled(reshape(features, (tiles, side, side, size)), self.factor)
         if self.norm:
             seen = self.norm(seen)
         hidden = self.linear_1(seen)
@@ -134,14 +136,6 @@ class Projector:
         x, gate = split(hidden, (half, half), len(hidden.shape) - 1)
         hidden = mul(silu(gate), x)
         return self.linear_2(hidden)
-
-    def _shuffled(self, seen: Tensor) -> Tensor:
-        """Squares of patches as one row each, [tiles, rows, columns, width] (`pixel_shuffle`)."""
-        tiles, patches, size = seen.shape
-        side, factor = isqrt(patches), self.factor
-        x = permute(reshape(seen, (tiles, side, side // factor, size * factor)), (0, 2, 1, 3))
-        x = reshape(x, (tiles, side // factor, side // factor, size * factor**2))
-        return permute(x, (0, 2, 1, 3))
 
 
 class Sight:

@@ -1,6 +1,7 @@
 """DINOv2: ViT with a factor for what each block adds, and its feed-forward layers gated in the largest.
 
-After transformers' modeling_dinov2.py (5.23). Images are of the size that the model has positions for.
+After transformers' modeling_dinov2.py and modeling_dinov2_with_registers.py (5.23). Images are of the size that the model has
+positions for.
 """
 
 from __future__ import annotations
@@ -48,9 +49,14 @@ class Dinov2Spec(SquareTowerSpec):
     attention_probs_dropout_prob: Probability = 0.0
 
     @property
+    def registers(self) -> int:
+        """Tokens that have no place in the image."""
+        return 0
+
+    @property
     def longest_sequence(self) -> int:
-        """An image's patches, and one token for its class."""
-        return self.patches + 1
+        """An image's patches, its registers, and one token for its class."""
+        return self.patches + self.registers + 1
 
     @property
     def intermediate_size(self) -> int:
@@ -65,7 +71,21 @@ class Dinov2Spec(SquareTowerSpec):
         return vit.ViTSpec.model_validate(common)
 
 
-SPECS = {"dinov2": Dinov2Spec}
+class Dinov2WithRegistersSpec(Dinov2Spec):
+    modelled = {"drop_path_rate": (0,), "use_mask_token": (True,)}
+
+    patch_size: Side = 16
+    num_register_tokens: Size = 4
+
+    @property
+    def registers(self) -> int:
+        return self.num_register_tokens
+
+    def config(self) -> dict[str, Any]:
+        return {key: value for key, value in super().config().items() if key != "use_mask_token"}
+
+
+SPECS: dict[str, type[Dinov2Spec]] = {"dinov2": Dinov2Spec, "dinov2_with_registers": Dinov2WithRegistersSpec}
 
 
 class SelfAttention(vit.SelfAttention):
@@ -123,7 +143,7 @@ class Dinov2:
     """The body of the model."""
 
     def __init__(self, spec: Dinov2Spec, build: Builder):
-        self.embeddings = vit.Embeddings(spec.vit, build, mask_token=spec.use_mask_token)
+        self.embeddings = vit.Embeddings(spec.vit, build, spec.use_mask_token, spec.registers)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: _layer(spec, build))
         self.layernorm = build.layer_norm("layernorm", spec.hidden_size)
 
@@ -136,7 +156,8 @@ class Dinov2:
 
 
 class ImageClassification:
-    """A linear layer on the class token joined with the mean of the patches (`Dinov2ForImageClassification`)."""
+    """A linear layer on the class token joined with the mean of the patches (`Dinov2ForImageClassification`,
+    `Dinov2WithRegistersForImageClassification`)."""
 
     def __init__(self, spec: Dinov2Spec, build: Builder):
         self.spec = spec
@@ -153,7 +174,7 @@ class ImageClassification:
         sequence = self.dinov2.forward(pixels)
         with pixels.tape.losing():
             cls_token = select(sequence, 1)
-            patches = narrow(sequence, 1, sequence.shape[1] - 1)
+            patches = narrow(sequence, 1, self.spec.patches)
             joined = cat((cls_token, mean(patches, 1)), 1)
             logits = self.classifier(joined)
             loss = cross_entropy(logits, labels)

@@ -16,12 +16,13 @@ from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import Idefics3VisionSpec, VisionModel
 from estimator.families.spec import Size
+from estimator.families.towers import unshuffled
 from estimator.families.vit import patches
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, index, permute, reshape, split
+from estimator.tape.views import cat, index, reshape, split
 
 LONGEST = 4
 """Tiles along an image's longer side, which it is resized to: as the published models' preprocessor_config.json say."""
@@ -106,9 +107,8 @@ class Connector:
     def _shuffled(self, seen: Tensor) -> Tensor:
         tiles, tokens, size = seen.shape
         side, factor = round(tokens**0.5), self.factor
-        x = permute(reshape(seen, (tiles, side, side // factor, size * factor)), (0, 2, 1, 3))
-        x = reshape(x, (tiles, side // factor, side // factor, size * factor**2))
-        return reshape(permute(x, (0, 2, 1, 3)), (tiles, tokens // factor**2, size * factor**2))
+        x = unshuffled(reshape(seen, (tiles, side, side, size)), factor)
+        return reshape(x, (tiles, tokens // factor**2, size * factor**2))
 
 
 class Sight:

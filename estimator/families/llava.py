@@ -42,7 +42,7 @@ class LlavaSpec(ProjectedSpec):
     runs = True
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
     towers: ClassVar[tuple[str, ...]] = ("clip_vision_model", "pixtral")
-    languages = ("llama", "mistral", "qwen2", "qwen3")
+    languages: ClassVar[tuple[str, ...]] = ("llama", "mistral", "qwen2", "qwen3")
     modelled = {"projector_hidden_act": ("gelu",)}
 
     vision_feature_select_strategy: Literal["default", "full"] = "default"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -42,7 +42,10 @@ class LlavaNextSpec(LlavaSpec):
 
     runs = True
     in_sglang = "transformers"
+    towers: ClassVar[tuple[str, ...]] = ("clip_vision_model", "siglip_vision_model")
+    languages = (*LlavaSpec.languages, "granite")
     tiles_by_text, tiles_by_image = False, True
+    pools = True
 
     image_grid_pinpoints: Resolutions = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 
@@ -97,7 +100,8 @@ class LlavaNextSpec(LlavaSpec):
 
     def image_tokens(self, images: Images) -> int | None:
         """The whole image's patches, those of its tiles, and one at the end of each of their rows."""
-        if not isinstance(self.vision_config, SquareTowerSpec) or self.vision_feature_select_strategy == "full":
+        classed = self.vision_feature_select_strategy == "default"  # whether what is left out is the class token
+        if not isinstance(self.vision_config, SquareTowerSpec) or classed != isinstance(self.vision_config, CLIPVisionSpec):
             return None
         return self.square.patches + self.whole(images, *self.unpadded(images))
 

@@ -86,6 +86,8 @@ class SpeakingSpec(PartsSpec):
     """Model types of the towers with which its forward pass is modelled."""
     languages: ClassVar[tuple[str, ...]] = ()
     """Those of the language models."""
+    pools: ClassVar[bool] = False
+    """Whether its forward pass is modelled with a tower's pooling head, too, whose result it does not read."""
 
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False
@@ -131,7 +133,7 @@ class SpeakingSpec(PartsSpec):
     def forward_modelled(self) -> bool:
         tower = getattr(self, self.tower_field)
         parts = tower.model_type in self.towers and self.text_config.model_type in self.languages
-        return self.runs and parts and not getattr(tower, "vision_use_head", False)
+        return self.runs and parts and (self.pools or not getattr(tower, "vision_use_head", False))
 
     @property
     def refusal(self) -> str:
@@ -183,6 +185,11 @@ class MultimodalSpec(ComposedSpec, SpeakingSpec):
 
     def tiles(self, images: Images) -> int | None:
         """Tiles that an image is cut into, of a model that gets tiles; None of one that does not."""
+        return None
+
+    def grids(self, images: Images) -> list[tuple[int, int]] | None:
+        """Rows and columns of patches of each tile of an image, of a model that gets tiles as patches that are filled up to
+        so many; None of one that does not."""
         return None
 
     def squares(self, images: Images) -> int:

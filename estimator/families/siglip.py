@@ -14,6 +14,7 @@ from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.layers import Layers
+from estimator.families.siglip_pooling import PoolingHead
 from estimator.families.spec import Activation, Depth, ModelSpec, Size
 from estimator.families.towers import Side, SquareTowerSpec
 from estimator.families.vit import patches
@@ -87,7 +88,7 @@ def vision_model(spec: SquareTowerSpec, build: Builder) -> VisionModel:
 
 
 class VisionModel:
-    """The tower (`SiglipVisionModel`); its forward pass is modelled without the pooling head.
+    """The tower (`SiglipVisionModel`). The loss of a model that reads it does not depend on its pooling head.
 
     `states`: which hidden states are read, where it is not the last ones: those before the layer of that number. `pooled`:
     whether it has its pooling head, where its configuration says so; else the model of both towers has that.
@@ -110,34 +111,24 @@ class VisionModel:
             self.post_layernorm = build.layer_norm("vision_model.post_layernorm", size)
         if isinstance(spec, SiglipVisionSpec):
             self.position_ids = build.buffer("vision_model.position_ids", (1, spec.patches), dtypes.int64)
-            if spec.vision_use_head and pooled:
-                _pooling_head(spec, build)
+        self.head = None
+        if isinstance(spec, SiglipVisionSpec) and spec.vision_use_head and pooled:
+            with build.unlearning(True):
+                self.head = PoolingHead(spec, build, "vision_model.head")
 
     def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Last hidden states of images, and the others that are read."""
+        """Last hidden states of images, what its head makes of them where it has one, and the other states that are read."""
         embeds = patches(self.patch_embedding(to(pixels, self.patch_embedding.weight.dtype)))
         embeds = add(embeds, self.position_embedding(self.position_ids))
         last, *states = clip.encoded(self.layers, embeds, self.states)
         last = self.post_layernorm(last)
-        return last, *states
+        return (last, *states) if self.head is None else (last, self.head(last), *states)
 
 
 def encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = (), path: str = "") -> Layers:
     """The layers of a tower: CLIP's. `path`: as of `Builder.layers`."""
     tower, own = clip.TowerSpec.model_validate(spec.model_dump()), isinstance(spec, SiglipVisionSpec | SiglipTextSpec)
     return clip.layers_of(tower, build, states, label, path, norms_first=own)
-
-
-def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:
-    """A learned query that attends to all patches (`SiglipMultiheadAttentionPoolingHead`)."""
-    size, name = spec.hidden_size, "vision_model.head"
-    build.parameter(name + ".probe", (1, 1, size))
-    build.parameter(name + ".attention.in_proj_weight", (3 * size, size))
-    build.parameter(name + ".attention.in_proj_bias", (3 * size,))
-    build.linear(name + ".attention.out_proj", size, size, True)
-    build.layer_norm(name + ".layernorm", size)
-    build.linear(name + ".mlp.fc1", size, spec.intermediate_size, True)
-    build.linear(name + ".mlp.fc2", spec.intermediate_size, size, True)
 
 
 BODIES: dict[str, Callable[[Any, Builder], None]] = {"siglip_text_model": text_model}

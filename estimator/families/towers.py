@@ -10,6 +10,7 @@ from estimator.families.spec import Activation, ModelSpec, Size
 from estimator.tape import dtypes
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import permute, reshape
 
 
 def _of_a_square(given: Any) -> Any:
@@ -72,3 +73,12 @@ class SquareTowerSpec(TowerSpec):
     def patches(self) -> int:
         """Patches of one image."""
         return (self.image_size // self.patch_size) ** 2
+
+
+def unshuffled(features: Tensor, factor: int) -> Tensor:
+    """Squares of patches, of `factor` along each side, as one row each: of [tiles, rows, columns, width] (`pixel_unshuffle` or
+    `pixel_shuffle` of models that see)."""
+    tiles, rows, columns, size = features.shape
+    x = permute(reshape(features, (tiles, rows, columns // factor, size * factor)), (0, 2, 1, 3))
+    x = reshape(x, (tiles, columns // factor, rows // factor, size * factor**2))
+    return permute(x, (0, 2, 1, 3))

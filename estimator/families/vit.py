@@ -1,12 +1,13 @@
-"""ViT: patches of an image as tokens, a class token before them, layers that see all tokens.
+"""ViT: patches of an image as tokens, a class token before them, layers that see all tokens. DeiT has a second token, from which
+it was distilled.
 
-After transformers' modeling_vit.py (5.23).
+After transformers' modeling_vit.py and modeling_deit.py (5.23).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import model_validator
 
@@ -22,11 +23,13 @@ from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, contiguous, expand, reshape, select, transpose
+from estimator.tape.views import cat, contiguous, expand, narrow, reshape, select, transpose
 
 
 class ViTSpec(ModelSpec):
-    """An image has `max_position_embeddings` tokens: its patches and one for its class."""
+    """An image has `max_position_embeddings` tokens: its patches and its `own_tokens`, of which one is for its class."""
+
+    own_tokens: ClassVar[int] = 1
 
     last_vllm = "none"
     why_not_vllm = "its registry has no model that reads images alone"
@@ -56,13 +59,21 @@ class ViTSpec(ModelSpec):
             return given
         if image < patch:
             raise ValueError(f"patch_size {patch} is larger than image_size {image}")
-        return {**given, "max_position_embeddings": (image // patch) ** 2 + 1}
+        return {**given, "max_position_embeddings": (image // patch) ** 2 + cls.own_tokens}
 
     def config(self) -> dict[str, Any]:
         return self.model_dump(by_alias=True, exclude={"max_position_embeddings"})
 
 
-SPECS = {"vit": ViTSpec}
+class DeiTSpec(ViTSpec):
+    own_tokens = 2
+
+    def config(self) -> dict[str, Any]:
+        """Of several classes that classify images transformers wants one to be named."""
+        return super().config() | {"architectures": ["DeiTForImageClassification"]}
+
+
+SPECS = {"vit": ViTSpec, "deit": DeiTSpec}
 
 
 class SelfAttention:
@@ -109,15 +120,18 @@ class Layer:
 
 
 class Embeddings:
-    """`mask_token`: there is a token for masked patches, which no head reads."""
+    """`mask_token`: there is a token for masked patches, which no head reads. `registers`: tokens without a place, put in after
+    the class token."""
 
-    def __init__(self, spec: ViTSpec, build: Builder, mask_token: bool = False):
+    def __init__(self, spec: ViTSpec, build: Builder, mask_token: bool = False, registers: int = 0):
         size, patch = spec.hidden_size, spec.patch_size
-        tokens = (spec.image_size // patch) ** 2 + 1
-        self.cls_token = build.parameter("cls_token", (1, 1, size))
+        tokens = (spec.image_size // patch) ** 2 + spec.own_tokens
+        self.own_tokens = [build.parameter("cls_token", (1, 1, size))]
         if mask_token:
             build.parameter("mask_token", (1, size), read=False)
         self.position_embeddings = build.parameter("position_embeddings", (1, tokens, size))
+        self.own_tokens += [build.parameter("distillation_token", (1, 1, size)) for _ in range(spec.own_tokens - 1)]
+        self.registers = build.parameter("register_tokens", (1, registers, size)) if registers else None
         # where layers are recomputed in segments, what is to be recomputed needs an input that requires gradients
         self.projection = build.convolution(
             "patch_embeddings.projection", spec.num_channels, size, (patch, patch), patch, first=bool(build.checkpointing.segment)
@@ -126,9 +140,12 @@ class Embeddings:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         embeddings = patches(self.projection(pixels))
-        cls_tokens = expand(self.cls_token, (pixels.shape[0], *self.cls_token.shape[1:]))
-        embeddings = cat((cls_tokens, embeddings), 1)
+        own = [expand(token, (pixels.shape[0], *token.shape[1:])) for token in self.own_tokens]
+        embeddings = cat((*own, embeddings), 1)
         embeddings = add(embeddings, self.position_embeddings)
+        if self.registers is not None:
+            registers = expand(self.registers, (pixels.shape[0], *self.registers.shape[1:]))
+            embeddings = cat((narrow(embeddings, 1, 1), registers, narrow(embeddings, 1, embeddings.shape[1] - 1)), 1)
         return dropout(embeddings, self.dropout)
 
 

@@ -13,7 +13,7 @@ from estimator.families.encoders import refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.layers import Layers
 from estimator.families.relative import in_buckets
-from estimator.families.siglip_pairs import bypassed
+from estimator.families.siglip_pooling import bypassed
 from estimator.families.spec import Size
 from estimator.families.wav2vec2 import CTC, AudioClassification, Layer, Wav2Vec2
 from estimator.families.wav2vec2_spec import Wav2Vec2Spec

@@ -79,6 +79,20 @@ def bilinear(x: Tensor, height: int, width: int) -> Tensor:
     return attach(node, output("upsample_bilinear2d", (x,), (*before[:2], height, width), x.dtype))
 
 
+def stretched(x: Tensor, height: int, width: int) -> Tensor:
+    """The same with what is made smaller smoothed (`interpolate(antialias=True)`), laid out as `x` is: its kernel and that of its
+    gradient copy what is not contiguous, for as long as they run (aten/src/ATen/native/cuda/UpSampleBilinear2d.cu).
+    Saves nothing; its gradient is contiguous."""
+    before, shape = x.shape, (*x.shape[:2], height, width)
+
+    def backward(g: Tensor) -> Tensor:
+        return output("_upsample_bilinear2d_aa_backward", (g,), before, g.dtype)
+
+    node = record("UpsampleBilinear2DAaBackward", (x,), (), backward)
+    inner = is_channels_last(x.shape, x.element_strides())
+    return attach(node, output("_upsample_bilinear2d_aa", (x,), shape, x.dtype, channels_last(shape) if inner else None))
+
+
 def grid_sample(x: Tensor, grid: Tensor) -> Tensor:
     """[images, channels, height, width] read at the places of a grid, [images, rows, columns, 2]
     (`torch.nn.functional.grid_sample` by bicubic interpolation). Saves both; a gradient of the grid is made whether it is wanted

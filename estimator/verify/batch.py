@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -100,6 +101,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     tower, count = spec.vision_config, images.count * spec.image_tokens(images)
     if (grid := spec.grid(images)) is not None:
         return made | _in_patches(ids, picture, spec, images, grid)
+    if (grids := spec.grids(images)) is not None:
+        return made | _in_filled_tiles(ids, picture, spec, grids * (rows * images.count), count)
     tiles = spec.tiles(images)
     if tiles is not None and spec.tiles_by_text:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
@@ -142,6 +145,19 @@ def _in_patches(ids: torch.Tensor, picture: int, spec: Any, images: Images, grid
     know(grids, [[1, *grid]] * total)
     pixels = torch.rand(total * grid[0] * grid[1], size)
     return {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": kinds}
+
+
+def _in_filled_tiles(ids: torch.Tensor, picture: int, spec: Any, grids: Sequence[tuple[int, int]], count: int) -> dict[str, Any]:
+    """The patches of tiles, filled up to so many, with rows and columns of each, and texts that begin with `count` tokens of
+    images."""
+    (rows, tokens), most = ids.shape, spec.most_patches
+    shapes = torch.zeros(len(grids), 2, dtype=torch.int64)
+    mask = torch.zeros(len(grids), most, dtype=torch.int32)
+    know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
+    know(shapes, grids)
+    know(mask, [[1] * (high * wide) + [0] * (most - high * wide) for high, wide in grids])
+    pixels = torch.rand(len(grids), most, spec.vision_config.patch_numbers)
+    return {"pixel_values": pixels, "spatial_shapes": shapes, "pixel_attention_mask": mask}
 
 
 def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int) -> dict[str, Any]:

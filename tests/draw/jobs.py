@@ -275,7 +275,10 @@ def _halved(drawing: Drawing, made: dict[str, Any]) -> int:
 
 
 def _only_images(drawing: Drawing) -> bool:
-    return drawing.spec.model_type in ("vit", "dinov2", "dinov3_vit", "whisper", "clip") or drawing.spec.listens
+    return (
+        drawing.spec.model_type in ("vit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "whisper", "clip")
+        or drawing.spec.listens
+    )
 
 
 def _joined(drawing: Drawing, job: dict[str, Any]) -> dict[str, Any]:
