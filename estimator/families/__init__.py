@@ -87,6 +87,8 @@ FAMILIES = {
     "starcoder2": "starcoder2",
     "nemotron": "nemotron",
     "jais2": "jais2",
+    "nemotron-nas": "nemotron_nas",
+    "longcat_flash": "longcat_flash",
     "hyperclovax": "hyperclovax",
     "seed_oss": "seed_oss",
     "gpt_neox": "gpt_neox",

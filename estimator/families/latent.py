@@ -22,22 +22,22 @@ Rotary = tuple[Tensor, ...]
 
 
 class LatentAttention:
-    """Attention with keys and values that are expanded from a latent of `kv_lora_rank` per token."""
+    """Attention with keys and values that are expanded from a latent of `kv_lora_rank` per token. `name`: of it in a layer."""
 
-    def __init__(self, spec: Any, build: Builder):
+    def __init__(self, spec: Any, build: Builder, name: str = "self_attn"):
         self.spec = spec
         hidden, heads, rank = spec.hidden_size, spec.num_attention_heads, spec.q_lora_rank
         if rank is None:
-            self.q_proj = build.linear("self_attn.q_proj", hidden, heads * spec.qk_head_dim)
+            self.q_proj = build.linear(f"{name}.q_proj", hidden, heads * spec.qk_head_dim)
         else:
-            self.q_a_proj = build.linear("self_attn.q_a_proj", hidden, rank, spec.attention_bias)
-            self.q_a_layernorm = build.rms_norm("self_attn.q_a_layernorm", rank)
-            self.q_b_proj = build.linear("self_attn.q_b_proj", rank, heads * spec.qk_head_dim)
+            self.q_a_proj = build.linear(f"{name}.q_a_proj", hidden, rank, spec.attention_bias)
+            self.q_a_layernorm = build.rms_norm(f"{name}.q_a_layernorm", rank)
+            self.q_b_proj = build.linear(f"{name}.q_b_proj", rank, heads * spec.qk_head_dim)
         latent = spec.kv_lora_rank
-        self.kv_a_proj = build.linear("self_attn.kv_a_proj_with_mqa", hidden, latent + spec.head_dim, spec.attention_bias)
-        self.kv_a_layernorm = build.rms_norm("self_attn.kv_a_layernorm", latent)
-        self.kv_b_proj = build.linear("self_attn.kv_b_proj", latent, heads * (spec.qk_nope_head_dim + spec.v_head_dim))
-        self.o_proj = build.linear("self_attn.o_proj", heads * spec.v_head_dim, hidden, spec.attention_bias)
+        self.kv_a_proj = build.linear(f"{name}.kv_a_proj_with_mqa", hidden, latent + spec.head_dim, spec.attention_bias)
+        self.kv_a_layernorm = build.rms_norm(f"{name}.kv_a_layernorm", latent)
+        self.kv_b_proj = build.linear(f"{name}.kv_b_proj", latent, heads * (spec.qk_nope_head_dim + spec.v_head_dim))
+        self.o_proj = build.linear(f"{name}.o_proj", heads * spec.v_head_dim, hidden, spec.attention_bias)
         self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
 
     def __call__(self, hidden: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None]:

@@ -101,6 +101,10 @@ REMOTE = {
 """By `model_type`."""
 
 
+THINNED = (
+    "nemotron-nas is code of its checkpoint's own, which transformers has no class for and which is never run: answered with "
+    "transformers' Llama layers in the sizes of block_configs; its own code may hold more while it trains"
+)
 THINKERS = {"qwen2_5_omni": "qwen2_5_omni_thinker", "qwen3_omni_moe": "qwen3_omni_moe_thinker"}
 """Types of models that think and speak, which are trained as the part that thinks, and that part's."""
 
@@ -125,6 +129,8 @@ def said(kind: Any) -> tuple[str, ...]:
     """What to say of a config of a `model_type` that was turned into a family's."""
     if isinstance(kind, str) and kind in THINKERS:
         return ("its thinker alone, which is what is trained: the talker and what makes sound of its codes are left out",)
+    if kind == "nemotron-nas":
+        return (THINNED,)
     if not isinstance(kind, str) or kind not in REMOTE:
         return ()
     like = REMOTE[kind].like

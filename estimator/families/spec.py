@@ -235,6 +235,11 @@ class ModelSpec(BaseModel):
         return self
 
     @property
+    def idle_experts(self) -> int:
+        """Experts that compute nothing, of which transformers holds the gates all the same and servers do not."""
+        return 0
+
+    @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
         """What each layer keeps of a sequence that an engine serves; nothing for a model that generates none."""
         return ()

@@ -268,6 +268,8 @@ def _named(
         if len(shape) == 3 and _inputs_first(plain, shape, spec.hidden_size):
             shape = (shape[0], shape[2], shape[1])
         used = parameter.active * shape[0] // parameter.count
+        if name.endswith("gate_up_proj"):
+            shape = (shape[0] - spec.idle_experts, *shape[1:])
         return Held(plain, "experts", shape, times, layer, used)
     linear = len(shape) == 2 and (plain in linears or plain.rpartition(".")[2] in (*WHOLE, GROUPED))
     if linear and biases.get(plain, shape[0]) == shape[1] != shape[0]:

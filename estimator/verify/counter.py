@@ -31,6 +31,7 @@ from estimator.training.step import unreached
 from estimator.verify.depth import Repeat, repeat
 from estimator.verify.model import build, plain
 from estimator.verify.recorder import Recorder
+from estimator.verify.routing import EVEN, looping
 from estimator.verify.step import fake_step
 
 LIMIT_S = 120.0
@@ -58,34 +59,58 @@ def count(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
             model = build(job, spec)
         if model.main_input_name != "input_ids":
             raise NotModelled(f"{spec.model_type} reads {model.main_input_name}: only what reads texts is counted", "model")
+        if looping(model) is not None:
+            remarks.append(EVEN)
         found = repeat(model) if _by_units(job) else None
-        guessed: set[str] = set()
-        record, how = _record(job, spec, gpu, found, started, guessed)
+        record, how, guessed = _asked(job, spec, gpu, found, started)
     if guessed:
         asking = f"{', '.join(sorted(guessed))} asks for numbers, which tensors without data do not have"
         remarks.append(f"{asking}: it was told true, and 1; where it does something else for others, this is not its step")
     return Counted(record, listed(model), how or "all of its layers", round(time.process_time() - started, 1), remarks)
 
 
-def _record(job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: float, guessed: set[str]) -> tuple[Record, str]:
+def _asked(job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: float) -> tuple[Record, str, set[str]]:
+    """The step, how it was found, and which functions asked for numbers that are not known. Where some did,
+    it is run again with masks of one number throughout known."""
+    guessed: set[str] = set()
+    first: tuple[Record, str] | None = None
+    try:
+        first = _record(job, spec, gpu, found, started, guessed)
+    except NotJudged as error:
+        reason = error
+    if first is not None and not guessed:
+        return *first, guessed
+    again: set[str] = set()
+    try:
+        return *_record(job, spec, gpu, found, started, again, knowing=True), again
+    except NotJudged:
+        if first is None:
+            raise reason from None
+        return *first, guessed
+
+
+def _record(
+    job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: float, guessed: set[str], knowing: bool = False
+) -> tuple[Record, str]:
     """The step, and how it was found; `guessed` gets the functions that asked for numbers."""
     if found is not None:
         depths = (spec.model_copy(update={"kept": found.kept(n)}) for n in (2, 3, 4))
         try:
-            shallow = [_played(job, one, gpu, started, guessed) for one in depths]
+            shallow = [_played(job, one, gpu, started, guessed, knowing) for one in depths]
         except NotJudged:
-            return _played(job, spec, gpu, started, guessed), ""
+            return _played(job, spec, gpu, started, guessed, knowing), ""
         two, three, four = shallow
         record = deeper(two, three, four, found.units)
         if record is not None:
             each = "layer" if found.length == 1 else f"unit of {found.length} layers"
             beside = f" beside {rest} others" if (rest := found.before + found.after) else ""
             return record, f"two, three and four of {found.units} times the same {each}{beside}, the rest by arithmetic"
-    return _played(job, spec, gpu, started, guessed), ""
+    return _played(job, spec, gpu, started, guessed, knowing), ""
 
 
-def _played(job: Job, spec: OtherSpec, gpu: Gpu, started: float, guessed: set[str]) -> Record:
+def _played(job: Job, spec: OtherSpec, gpu: Gpu, started: float, guessed: set[str], knowing: bool) -> Record:
     recorder = Recorder(gpu, spec.vocab_size, started, LIMIT_S)
+    recorder.knowing_all = knowing
     with _refusing(spec):
         try:
             fake_step(job, spec, counting=recorder)

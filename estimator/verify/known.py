@@ -6,7 +6,8 @@ too. What a model makes on the host, although it trains on a GPU, is marked, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -27,6 +28,13 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 aten = torch.ops.aten
 FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.zeros.default}
 """What makes numbers of none; one whole number, or a row of it, is known, too."""
+LIKE = {aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default}
+"""What makes numbers of a tensor's shape and type alone."""
+NEW = {aten.new_zeros.default, aten.new_ones.default}
+ALIKE = {aten.zeros.default, aten.ones.default, aten.full.default, *LIKE}
+"""What makes the same number throughout, which is known where all that can be known is asked for."""
+CHOOSING = {aten.topk.default, aten.argmax.default}
+"""What chooses experts by their scores."""
 MOST = 2**25
 """Numbers of a tensor up to which they are computed."""
 
@@ -53,6 +61,18 @@ def numbers(tensor: torch.Tensor) -> torch.Tensor | None:
     return getattr(tensor, "known", None) if isinstance(tensor, FakeTensor) else tensor
 
 
+def choose_evenly(func: Any, args: Any, result: Any, experts: Collection[int]) -> None:
+    """Let the experts that tokens choose be known, where an operation chooses among so many: in turn, so that each is chosen
+    equally often."""
+    chosen = result if func is aten.argmax.default else result[1]
+    among = args[0].shape[-1]
+    if among not in experts or not isinstance(chosen, FakeTensor):
+        return
+    with _disable_current_modes():
+        turns = torch.arange(chosen.numel(), dtype=chosen.dtype) % among
+        chosen.known = turns.reshape(chosen.shape)  # type: ignore[attr-defined]
+
+
 def as_numbers(data: Any) -> Any:
     """A list of known numbers, each a tensor, as numbers."""
     if not isinstance(data, list) or not any_known(data):
@@ -75,18 +95,21 @@ def any_known(args: Any) -> bool:
     return any(isinstance(t, FakeTensor) and hasattr(t, "known") for t in tree_leaves(args))
 
 
-def computable(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the result of an operation is known: it is made of known numbers, or of none."""
+def computable(func: Any, args: Any, kwargs: Any, everything: bool = False) -> bool:
+    """Whether the result of an operation is known: it is made of known numbers, or of none. `everything`: whether masks of one
+    number throughout are known, too."""
     given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if everything and func in ALIKE:
+        return math.prod(args[1] if func in NEW else args[0].shape if func in LIKE else args[0]) <= MOST
     if not given:
         row = func is aten.scalar_tensor.default or (func is aten.full.default and len(args[0]) == 1)
-        return func in FACTORIES or (row and kwargs.get("dtype") is torch.int64)
+        return func in FACTORIES or (row and (everything or kwargs.get("dtype") is torch.int64))
     return all(numbers(t) is not None and t.numel() <= MOST for t in given)
 
 
 def compute(func: Any, args: Any, kwargs: Any) -> Any:
     """The result on fake tensors, and their numbers along with it."""
-    taken = tree_map_only(torch.Tensor, numbers, (args, kwargs))
+    taken = tree_map_only(torch.Tensor, numbers if func not in LIKE else _like, (args, kwargs))
     with unset_fake_temporarily():
         found = func(*taken[0], **taken[1])
     try:
@@ -96,6 +119,11 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
     hosted = any(lies_on_host(t) for t in tree_leaves((args, kwargs)))
     tree_map(lambda fake, real: _mark(fake, real, hosted), result, found)
     return result
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    with unset_fake_temporarily():
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _mark(fake: Any, real: Any, hosted: bool) -> None:

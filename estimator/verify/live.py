@@ -68,6 +68,8 @@ class Live(TorchDispatchMode):
         """Functions of models that were answered what they asked about numbers that fake tensors do not have."""
         self.knowing = False
         """Whether numbers of some tensors are known, so that those of others are computed along."""
+        self.knowing_all = False
+        """Whether masks of one number throughout are known, too."""
         self.adds_in_place = False
         """Whether what is added now is added in place, where torch does so unless somebody looks on."""
         self.hosting = False
@@ -76,6 +78,8 @@ class Live(TorchDispatchMode):
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
         self.pictures = 1
         """Of how many images each sequence has so many tokens, where a mask of [sequences, tokens, width] picks these."""
+        self.routed: frozenset[int] = frozenset()
+        """How many experts there are, of which each is taken to be chosen by equally many tokens."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -207,8 +211,8 @@ class Live(TorchDispatchMode):
         if func is torch.ops._c10d_functional.wait_tensor.default:  # makes a new tensor of fake ones only
             return args[0]
         partial = None
-        self.knowing = self.knowing or known.any_known(args)
-        if self.knowing and known.computable(func, args, kwargs or {}):
+        self.knowing = self.knowing or self.knowing_all or known.any_known(args)
+        if self.knowing and known.computable(func, args, kwargs or {}, self.knowing_all):
             return self._known(func, args, kwargs or {})
         if self.in_backward and not torch.is_grad_enabled():
             if func is aten.add.Tensor and _is_last_reference(args[0]):
@@ -242,6 +246,8 @@ class Live(TorchDispatchMode):
         self.operation = func.name()
         result = kernels.all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
         result = self._of_cuda(func, result)
+        if func in known.CHOOSING and self.routed:
+            known.choose_evenly(func, args, result, self.routed)
         if func is aten.convolution_backward.default:  # the gradient's copy is let go before the bias's gradient is made
             tree_map_only(torch.Tensor, self.track, result[:2])
             if not args[0].is_contiguous():

@@ -35,7 +35,7 @@ from estimator.contract.job.adapter import PromptLearning
 from estimator.contract.job.trainable import Trainable, numbers
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
-from estimator.verify import dinov3, eetq, fp8  # noqa: F401 (dinov3 registers a class)
+from estimator.verify import dinov3, eetq, fp8, nemotron_nas  # noqa: F401 (dinov3 and nemotron_nas register classes)
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.depth import keep

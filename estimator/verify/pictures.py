@@ -14,6 +14,7 @@ from transformers import masking_utils
 from estimator.contract.job import Job
 from estimator.families.spec import ModelSpec
 from estimator.verify.live import Live
+from estimator.verify.routing import one_hot
 
 
 @contextmanager
@@ -33,10 +34,6 @@ def pictures(job: Job, spec: ModelSpec, live: Live) -> Iterator[None]:
 
     def numbers(tensor: torch.Tensor) -> list[int]:
         return [tokens] * len(tensor)
-
-    def one_hot(x: torch.Tensor, classes: int) -> torch.Tensor:
-        """As CUDA makes it (aten/src/ATen/native/Onehot.cpp): fake tensors compare, which takes more."""
-        return torch.zeros((*x.shape, classes), dtype=torch.int64).scatter_(-1, x.unsqueeze(-1), 1)
 
     def whole(*given: Any, **settings: Any) -> bool:
         return not padded

@@ -33,6 +33,7 @@ from estimator.verify.patched import numbers_seen, resizes_seen, shapes_unseen
 from estimator.verify.pictures import pictures
 from estimator.verify.playable import refuse_unplayable
 from estimator.verify.pruning import track_products
+from estimator.verify.routing import routed_evenly
 from estimator.verify.views import real_strides
 
 Counted = dict[str, int]
@@ -86,6 +87,7 @@ def fake_step(
             shapes_unseen(live),
             objectives.kernels(job, live),
             pictures(job, spec, live),
+            routed_evenly(model, live),
             live,
         ):
             scaler = make_scaler(job, model, optimizer.members[0])

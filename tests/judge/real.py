@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from estimator.verify.live import rounded
 from estimator.verify.model import build, remembers
 from estimator.verify.optimizers import Optimizers, make_optimizer
 from estimator.verify.playable import refuse_unplayable
+from estimator.verify.routing import really_routed_evenly
 from estimator.verify.step import Counted
 from tests.judge.allocations import Lap, laps, watching
 from tests.judge.dropout import fused_dropout
@@ -63,9 +64,15 @@ def real_step(job: Job, spec: ModelSpec, place: Place | None = None) -> Counted:
     """
     _refuse_unplayable(job, spec)
     torch.manual_seed(0)
-    with on_cuda(), fused_dropout(), _processes(place) if job.parallelism.strategy == "ddp" else nullcontext():
+    with (
+        on_cuda(),
+        fused_dropout(),
+        _processes(place) if job.parallelism.strategy == "ddp" else nullcontext(),
+        ExitStack() as held,
+    ):
         model = build(job, spec)
         optimizer = make_optimizer(job, model)
+        held.enter_context(really_routed_evenly(model))
         _play(job, spec, model, optimizer)
         resident = sum(rounded(t.untyped_storage().nbytes()) for t in _held(model, optimizer))
         if job.parallelism.strategy == "ddp":
