@@ -107,8 +107,7 @@ def served(
         return None
     if engine_of(job).reads_gguf:
         text = spec.language_model
-        assert isinstance(text, DecoderSpec)
-        unknown = on_host(job, text) or job.serving.model_draft is not None
+        unknown = text.encodes or on_host(job, text) or job.serving.model_draft is not None
         found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, text, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
     apart = not engine_of(job).timed(job.serving, place) or compresses(spec.cache_layers)

@@ -15,7 +15,7 @@ from estimator import InvalidJob, NotModelled, estimate
 from estimator.contract.answer import Answer
 from estimator.contract.job import Serving
 from estimator.contract.patterns import Pattern
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.serving.llamacpp.ggml import Plan, Tensor
 from estimator.serving.llamacpp.placement import Placed, placed
 from estimator.specs.resolve import resolve
@@ -28,10 +28,8 @@ LOGS = content(DATA / "llamacpp_logs.yaml")
 MIB = 2**20
 
 
-def _spec(model: Any) -> DecoderSpec:
-    found = resolve(model).spec
-    assert isinstance(found, DecoderSpec)
-    return found
+def _spec(model: Any) -> ModelSpec:
+    return resolve(model).spec
 
 
 @pytest.mark.parametrize("case", cases("llamacpp"), ids=lambda case: case["name"])
