@@ -19,7 +19,7 @@ from estimator.tape.views import reshape, select, transpose
 
 
 class DistilBertSpec(PostNormSpec):
-    can = Abilities(gguf=True, graph="distilbert")
+    can = Abilities(gguf=True, graph="bert-distilled")
     modelled = PostNormSpec.modelled | {"chunk_size_feed_forward": (0,)}
     learned_positions = True
     embeds = True

@@ -27,7 +27,7 @@ from estimator.tape.views import select
 
 
 class EuroBertSpec(EncoderSpec):
-    can = Abilities(gguf=True, graph="eurobert")
+    can = Abilities(gguf=True, graph="euro-bert")
     modelled = {"is_decoder": (False,)}
     embeds = True
 

@@ -78,6 +78,6 @@ def stored(spec: ModelSpec, parameter: Parameter) -> Stored | None:
     if name in JOINED and spec.can.graph in ("nomic-bert", "jina-3"):
         whole = JOINED[name]
         return Stored(whole, 3 * elements) if whole else None
-    if name == "attn_output_norm" and spec.can.graph == "eurobert":
+    if name == "attn_output_norm" and spec.can.graph == "euro-bert":
         return Stored("ffn_norm", elements)
     return Stored(name, elements) if name else None

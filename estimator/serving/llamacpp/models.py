@@ -107,8 +107,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
-    "bert": {**ENCODER, "learned_positions": True, "typed": True},
-    "distilbert": {**ENCODER, "learned_positions": True},
+    "bert-1": {**ENCODER, "learned_positions": True, "typed": True},
+    "bert-distilled": {**ENCODER, "learned_positions": True},
     "nomic-bert": {**ENCODER, "joined": True, "typed": True, **UNBIASED, "gated": True, "activation": ()},
     "jina-3": {**ENCODER, "joined": True, "typed": True},
     "modern-bert": {
@@ -119,8 +119,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "normed_embedding": True,
         "first_unnormed": True,
     },
-    "eurobert": {"encodes": True},
-    "mamba": {"alone": True},
+    "euro-bert": {"encodes": True},
+    "state-space": {"alone": True},
     "llama-4": {"tempered": "unturned"},
     "cohere2-moe": {"parallel": "residual second", "after_logits": ("scale",), "cut": "after the norm"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
@@ -139,7 +139,7 @@ WINDOWED = (
     "cohere2-moe",
 )
 """Graphs whose layers may have a sliding window."""
-UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert", "distilbert")
+UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
 """Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
