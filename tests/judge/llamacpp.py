@@ -195,6 +195,8 @@ def write(spec: ModelSpec, kind: str, path: Path) -> None:
         prefix = "granite"
     if spec.model_type == "nemotron_h" and experts_of(spec):
         prefix = "nemotron_h_moe"
+    if spec.model_type == "gemma3_text" and spec.encodes:
+        prefix = "gemma-embedding"
     said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
     if spec.encodes:
         said["tokenizer.ggml.token_type_count"] = _token_types(spec)

@@ -1,7 +1,7 @@
 """llama.cpp's graphs of encoders, which keep no cache: a text's tokens see each other in one pass, and give vectors.
 
-After src/models/bert.cpp, modern-bert.cpp and eurobert.cpp, and src/llama-graph.cpp (`build_attn_inp_no_cache`,
-`build_attn_mha`, `build_pooling`), as of October 2026. A file has no output layer, and a vector is the mean of a text's.
+After src/models/bert.cpp, modern-bert.cpp, eurobert.cpp and gemma-embedding.cpp, and src/llama-graph.cpp
+(`build_attn_inp_no_cache`, `build_attn_mha`, `build_pooling`), as of October 2026. A file has no output layer, and a vector is the mean of a text's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class EncoderBuilder(Builder):
         """The graph."""
         shape = self.shape
         hidden = self._embedded()
+        if shape.scaled_embedding:
+            hidden = self.unlike("mul", hidden, given((1, self.tokens), NUMBER))
         if shape.typed:
             table = self.weight("token_types", None)
             hidden = self.unlike("add", hidden, Tensor("view", (shape.hidden,), [table], root=table))
@@ -49,17 +51,25 @@ class EncoderBuilder(Builder):
         if layer == shape.layers - 1:
             self.tokens = self.batch.outputs
             out, hidden = (self.op("get_rows", (shape.hidden, self.tokens), each, self.chosen) for each in (out, hidden))
+        if shape.post_norms:
+            out = self.norm(out, "post_attention_norm", layer)
         out = self.unlike("add", out, hidden)
         if shape.pre_norms:
-            return self.unlike("add", self._feed_forward(self.norm(out, "ffn_norm", layer), layer, shape.wide, ""), out)
+            fed = self._feed_forward(self.norm(out, "ffn_norm", layer), layer, shape.wide, "")
+            fed = self.norm(fed, "post_ffw_norm", layer, forced=False) if shape.post_norms else fed
+            return self.unlike("add", fed, out)
         out = self.norm(out, "attn_output_norm", layer)
         return self.norm(self.unlike("add", self._feed_forward(out, layer, shape.wide, ""), out), "layer_output_norm", layer)
 
     def _attention(self, x: Tensor, layer: int) -> Tensor:
         shape, tokens = self.shape, self.tokens
         q, k, v = self._projected(x, layer)
+        if shape.normed:
+            q, k = self.norm(q, "attn_q_norm", layer), self.norm(k, "attn_k_norm", layer)
         if shape.rotary[layer]:
             q, k = self.unlike("rope", q, self.positions), self.unlike("rope", k, self.positions)
+        if shape.scaled_queries:
+            q = self.unlike("scale", q)
         for each in (q, k, v):
             self.graph.expand(each)
         mask = self.masks[bool(shape.sliding) and shape.sliding[layer]]

@@ -120,6 +120,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "first_unnormed": True,
     },
     "euro-bert": {"encodes": True},
+    "gemma-3, encoding": {
+        "encodes": True,
+        "scaled_embedding": "by token",
+        "scaled_queries": True,
+        "post_norms": True,
+        "normed": "heads",
+    },
     "state-space": {"alone": True},
     "llama-4": {"tempered": "unturned"},
     "cohere2-moe": {"parallel": "residual second", "after_logits": ("scale",), "cut": "after the norm"},
@@ -178,19 +185,13 @@ def check_graph(spec: ModelSpec, field: str) -> None:
         )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
-    if text.encodes and not SPECIAL[text.can.graph].get("encodes"):
-        raise NotModelled(
-            f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
-            "vllm serves them",
-            field,
-        )
 
 
 def shape_of(spec: ModelSpec) -> Shape:
     """What llama.cpp's graph asks of a model."""
     kind = spec.can.graph
     assert kind is not None
-    special = dict(SPECIAL[kind])
+    special = dict(SPECIAL.get(f"{kind}, encoding", SPECIAL[kind]) if spec.encodes else SPECIAL[kind])
     if getattr(spec, "attention_bias", False):
         special["biased"] = True
     if getattr(spec, "qk_norm", False) and "normed" not in special:

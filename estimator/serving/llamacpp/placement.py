@@ -118,7 +118,7 @@ def placed(
             lies = gpus if tensor.name in INPUTS else layers[_layer(tensor, spec)]
         at[tensor.name] = lies, tensor
         weights[lies] += tensor.nbytes if lies == gpus else tensor.gpu_bytes
-    if tied and not spec.encodes:
+    if tied and (not spec.encodes or spec.can.graph == "gemma-3"):
         lies = forced(EMBEDDING)
         lies = layers[-1] if lies is None else lies
         at[OUTPUT] = lies, at[EMBEDDING][1]
