@@ -99,6 +99,8 @@ def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors
 def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """The cache that the job needs, all of it, also what lies in the host's memory."""
     text = spec.language_model
+    if text.encodes:
+        return None, None
     per_token = sum(token_layers(job.serving, text))
     needed = sum(layer_caches(job.serving, text))
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
@@ -173,6 +175,14 @@ def advice(part: str, asked: Serving) -> str:
     return smaller.removesuffix("; or ") if asked.gpu_layers == 0 else f"{smaller}{_LESS}"
 
 
+def left_on_host(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> dict[str, int]:
+    """Bytes in the host's memory beside a GPU, by what they are."""
+    if job.hardware.without_gpu:
+        return {}
+    host = where(job, spec, tensors).host
+    return {part: nbytes for part, nbytes in host.items() if part != "kv_cache"} if spec.language_model.encodes else host
+
+
 LLAMA_CPP = Engine(
     name="llama.cpp",
     title="llama.cpp",
@@ -221,7 +231,7 @@ LLAMA_CPP = Engine(
     runs=lambda spec: spec.language_model.can.graph is not None,
     hears=True,
     reads_gguf=True,
-    on_host=lambda job, spec, tensors: {} if job.hardware.without_gpu else where(job, spec, tensors).host,
+    on_host=left_on_host,
     devices=devices,
     fitting=fitting,
 )
