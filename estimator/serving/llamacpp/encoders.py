@@ -1,8 +1,8 @@
 """llama.cpp's graphs of encoders, which keep no cache: a text's tokens see each other in one pass, and give vectors.
 
 After src/models/bert.cpp, modern-bert.cpp, eurobert.cpp and gemma-embedding.cpp, and src/llama-graph.cpp
-(`build_attn_inp_no_cache`, `build_attn_mha`, `build_pooling`), as of October 2026. A file has no output layer, and a vector is the
-mean of a text's.
+(`build_attn_inp_no_cache`, `build_attn_mha`, `build_pooling`), as of October 2026. A file has no output layer, and a vector is
+the mean of a text's.
 """
 
 from __future__ import annotations
