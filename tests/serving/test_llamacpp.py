@@ -104,6 +104,7 @@ def test_a_file_is_served_as_it_is(tmp_path: Path) -> None:
     ("job", "error", "says"),
     [
         ({"model": "gpt-j-6b"}, NotModelled, "llama, mistral"),
+        ({"model": "bge-m3", "serving": {"context": 1024, "ubatch": 512}}, InvalidJob, "in one pass"),
         ({"hardware": {"gpus": 2, "nodes": 2}}, NotModelled, "several nodes"),
         ({"hardware": {"gpus": 2}, "serving": {"tensor_split": [1]}}, InvalidJob, "1 shares for 2 GPUs"),
         ({"hardware": {"gpus": 2}, "parallelism": {"tensor": 2}}, InvalidJob, "divides layers"),
