@@ -59,12 +59,33 @@ Graph = Literal[
     "mellum-2",
     "afmoe-1",
     "gemma-4",
+    "state-space",
+    "bert-1",
+    "bert-distilled",
+    "nomic-bert",
+    "jina-3",
+    "modern-bert",
+    "euro-bert",
+    "llama-4",
+    "cohere2-moe",
+    "mistral-4",
+    "glm-4v",
+    "glm-4v-moe",
 ]
 """Graphs of llama.cpp's."""
 
 
 Routing = Literal[
-    "softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "scaled sigmoid", "corrected", "gate beside"
+    "softmax",
+    "not normalized",
+    "shared gate",
+    "of the chosen",
+    "sigmoid",
+    "scaled sigmoid",
+    "plain sigmoid",
+    "llama-4",
+    "corrected",
+    "gate beside",
 ]
 """How experts are chosen in them."""
 

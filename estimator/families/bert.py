@@ -33,7 +33,7 @@ from estimator.tape.views import expand, reshape, select, transpose
 
 
 class BertSpec(PostNormSpec):
-    can = Abilities(bottleneck="post-norm")
+    can = Abilities(bottleneck="post-norm", gguf=True, graph="bert-1")
     modelled = PostNormSpec.modelled | {
         "add_cross_attention": (False,),
         "chunk_size_feed_forward": (0,),
@@ -69,7 +69,7 @@ class ErnieSpec(BertSpec):
 
 
 class RobertaSpec(BertSpec):
-    can = Abilities(bottleneck="post-norm")
+    can = Abilities(bottleneck="post-norm", gguf=True, graph="bert-1")
     pooled_in_sglang = False
     positions_from_ids = True
 
@@ -82,7 +82,7 @@ class RobertaSpec(BertSpec):
 
 
 class XLMRobertaSpec(RobertaSpec):
-    can = Abilities(bottleneck="post-norm")
+    can = Abilities(bottleneck="post-norm", gguf=True, graph="bert-1")
     pooled_in_sglang = True
     head_first = True
 

@@ -40,7 +40,7 @@ class Cohere2MoeSpec(WindowedSpec, MoeSpec):
     `rms_norm_eps`: where there is one, norms are RMS norms. `expert_selection_fn`: what makes the best scores weights.
     """
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="cohere2-moe", routing="plain sigmoid")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "use_parallel_block": (True,), "use_qk_norm": (False, None), "use_gated_activation": (True,)}
     default_period = 4

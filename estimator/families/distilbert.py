@@ -5,6 +5,7 @@ After transformers' modeling_distilbert.py (5.23).
 
 from __future__ import annotations
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.encoders import Classification, MaskedLM, PostNormSpec, refuse_quantization
@@ -18,6 +19,7 @@ from estimator.tape.views import reshape, select, transpose
 
 
 class DistilBertSpec(PostNormSpec):
+    can = Abilities(gguf=True, graph="bert-distilled")
     modelled = PostNormSpec.modelled | {"chunk_size_feed_forward": (0,)}
     learned_positions = True
     embeds = True

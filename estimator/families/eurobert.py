@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm
@@ -26,6 +27,7 @@ from estimator.tape.views import select
 
 
 class EuroBertSpec(EncoderSpec):
+    can = Abilities(gguf=True, graph="euro-bert")
     modelled = {"is_decoder": (False,)}
     embeds = True
 

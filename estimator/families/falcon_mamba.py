@@ -17,7 +17,7 @@ from estimator.tape.tensor import Tensor
 class FalconMambaSpec(MambaSpec):
     """`use_falcon_mambapy` is what its configuration calls `use_mambapy`."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="state-space")
     modelled = {**MambaSpec.modelled, "use_falcon_mambapy": (False,)}
 
 

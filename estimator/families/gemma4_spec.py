@@ -160,7 +160,7 @@ class Gemma4Spec(SharingSpec):
 class Gemma4UnifiedTextSpec(Gemma4Spec):
     """The 12B's, without embeddings for each layer and without experts."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="gemma-4")
     window_pool = SGLANG
     default_period = 6
 

@@ -33,7 +33,7 @@ class InSections(PartialRotarySpec):
 
 
 class Glm4vTextSpec(Glm4Spec, InSections):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="glm-4v")
     runs = False
 
     max_position_embeddings: Size | None = 32768
@@ -47,7 +47,7 @@ class Glm4vTextSpec(Glm4Spec, InSections):
 
 
 class Glm4vMoeTextSpec(Glm4MoeSpec, InSections):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="glm-4v-moe", routing="sigmoid")
     runs = False
 
     max_position_embeddings: Size | None = 65536
@@ -55,7 +55,7 @@ class Glm4vMoeTextSpec(Glm4MoeSpec, InSections):
 
 
 class GlmOcrTextSpec(Glm4Spec, InSections):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="glm-4v")
     runs = False
 
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -12,7 +12,7 @@ from estimator.families.spec import Size
 
 
 class IQuestCoderSpec(LlamaSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="plain")
     implementations = ("transformers",)
     modelled = {"clip_qkv": (None,), "use_sliding_window": (False, None)}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention
@@ -37,6 +38,7 @@ class Llama4TextSpec(LlamaSpec):
     """Every `interleave_moe_layer_step`-th layer has experts, unless `moe_layers` names those that have. Every
     `no_rope_layer_interval`-th has no positions, unless `no_rope_layers` says with a 0 which."""
 
+    can = Abilities(gguf=True, graph="llama-4", routing="llama-4")
     attentions = ("sdpa", "eager")
     implementations = ("transformers",)
     cached = False

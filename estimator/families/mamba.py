@@ -44,7 +44,7 @@ class MixerSizes(NamedTuple):
 class MambaSpec(ModelSpec):
     """Without `time_step_rank`, or with "auto", it is a sixteenth of the width, rounded up."""
 
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="state-space")
     own_products = True
     has_attention = False
     without_lora = WITHOUT_LORA

@@ -83,7 +83,7 @@ WITHOUT_LORA = ("out_proj",)
 
 
 class Mamba2Spec(ModelSpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="state-space")
     has_attention = False
     without_lora = WITHOUT_LORA
 

@@ -27,7 +27,7 @@ from estimator.tape.tensor import Tensor
 
 
 class Mistral4Spec(DeepseekV3Spec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="mistral-4")
     held_in = {}
     modelled = AUXILIARY
 

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention, bidirectional_mask
 from estimator.families.build import Builder
 from estimator.families.encoders import Classification, EncoderSpec, MaskedLM, refuse_quantization
@@ -25,6 +26,7 @@ Kind = Literal["full_attention", "sliding_attention"]
 
 
 class ModernBertSpec(EncoderSpec):
+    can = Abilities(gguf=True, graph="modern-bert")
     modelled = EncoderSpec.modelled | {"sparse_prediction": (False,), "rope_scaling": (None,)}
     embeds = True
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention
 from estimator.families.bert import RobertaClassifier
 from estimator.families.build import Builder
@@ -44,6 +45,7 @@ class RotaryBertSpec(PostNormSpec):
 
 
 class NomicBertSpec(RotaryBertSpec):
+    can = Abilities(gguf=True, graph="nomic-bert")
     embeds = True
     biased, positioned = False, True
 
@@ -55,6 +57,7 @@ class NomicBertSpec(RotaryBertSpec):
 
 
 class JinaSpec(RotaryBertSpec):
+    can = Abilities(gguf=True, graph="jina-3")
     embeds = True
 
     max_position_embeddings: Size = 8194

@@ -44,6 +44,8 @@ class Qwen3VLMoeTextSpec(Qwen3MoeSpec):
 
 
 class Qwen3OmniTextSpec(Qwen3VLMoeTextSpec):
+    can = Abilities(gguf=True, graph="qwen-3-vl")
+
     num_experts: Size = 128
     num_experts_per_tok: Size = 8
 

@@ -19,7 +19,7 @@ from estimator.families.spec import Size
 
 
 class YoutuSpec(LatentSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="deepseek")
     last_vllm = "none"
     why_not_vllm = "its makers' fork does, Tencent-Cloud-Acc/vllm; no release's registry was seen to have it"
     in_sglang = "none"

@@ -82,8 +82,8 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
-    """The time of a token; None where the host's part takes most of it, and where GPUs take turns."""
-    if on_host(job, spec) or job.hardware.gpus > 1 or job.serving.model_draft is not None:
+    """The time of a token; None where the host's part takes most of it, where GPUs take turns, and of an encoder."""
+    if spec.language_model.encodes or on_host(job, spec) or job.hardware.gpus > 1 or job.serving.model_draft is not None:
         return None
     return decode_time(simulated.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 
@@ -107,8 +107,7 @@ def served(
         return None
     if engine_of(job).reads_gguf:
         text = spec.language_model
-        assert isinstance(text, DecoderSpec)
-        unknown = on_host(job, text) or job.serving.model_draft is not None
+        unknown = text.encodes or on_host(job, text) or job.serving.model_draft is not None
         found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, text, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
     apart = not engine_of(job).timed(job.serving, place) or compresses(spec.cache_layers)

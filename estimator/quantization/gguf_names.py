@@ -129,6 +129,7 @@ AFTER_ATTENTION = (
     "exaone-4",
     "seed-oss",
     "glm-4-moe",
+    "glm-4v-moe",
     "qwen-3.5",
     "qwen-3-next",
     "afmoe-1",
@@ -150,5 +151,5 @@ CORRECTIONS = ("e_score_correction_bias", "expert_bias")
 """What is added to the scores of experts before the best are chosen, a parameter or a buffer."""
 BARE = ("ssm_a", "ssm_d")
 """Tensors whose names end so."""
-ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "shortconv.conv")
+ALWAYS_FLOAT32 = ("position_embd", "token_types", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "shortconv.conv")
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""

@@ -15,6 +15,7 @@ from estimator.families import build_model, having, heads
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
+from estimator.quantization.gguf_encoders import stored
 from estimator.quantization.gguf_names import (
     AFTER_ATTENTION,
     ALWAYS_FLOAT32,
@@ -94,6 +95,10 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         found = f"{before}{name}" if bare else f"{before}{name}.{end}"
         return FileTensor(found, size, elements, len(shape), layer, "_exps" in name)
 
+    if spec.encodes and spec.can.graph != "gemma-3":
+        if kept := stored(spec, parameter):
+            yield tensor(kept.name, elements=kept.elements)
+        return
     if ".act_fn." in parameter.name:
         return  # numbers of the metadata (Apertus' xIELU)
     if path.endswith(CORRECTIONS):

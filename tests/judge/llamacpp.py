@@ -19,113 +19,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.models import clips, experts_of, fed_width, key_heads, latent_of, sharing_of, sliding
+from estimator.serving.llamacpp.models import clips, experts_of, fed_width, heads_of, latent_of, sharing_of, sliding, vocabulary
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
 from tests.jobs import cases, job_of
 from tests.judge.llamacpp_gpus import register
+from tests.judge.llamacpp_metadata import ARCHITECTURES, GROUPED, MORE, SCALED
 
 FILE = Path(__file__).parents[1] / "data" / "llamacpp.json"
-ARCHITECTURES = {
-    "llama": "llama",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "qwen2": "qwen2",
-    "qwen2_moe": "qwen2moe",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-    "gemma3_text": "gemma3",
-    "phi3": "phi3",
-    "gpt_oss": "gpt-oss",
-    "deepseek_v2": "deepseek2",
-    "deepseek_v3": "deepseek2",
-    "olmoe": "olmoe",
-    "granite": "granite",
-    "smollm3": "smollm3",
-    "seed_oss": "seed_oss",
-    "ministral3": "mistral3",
-    "qwen2_vl_text": "qwen2vl",
-    "qwen2_5_vl_text": "qwen2vl",
-    "qwen3_vl_text": "qwen3vl",
-    "qwen3_vl_moe_text": "qwen3vlmoe",
-    "olmo2": "olmo2",
-    "olmo3": "olmo2",
-    "exaone4": "exaone4",
-    "glm4": "glm4",
-    "glm4_moe": "glm4moe",
-    "glm4_moe_lite": "deepseek2",
-    "solar_open": "glm4moe",
-    "minimax_m2": "minimax-m2",
-    "cohere": "command-r",
-    "cohere2": "cohere2",
-    "ernie4_5": "ernie4_5",
-    "ernie4_5_moe": "ernie4_5-moe",
-    "dots1": "dots1",
-    "hunyuan_v1_dense": "hunyuan-dense",
-    "hunyuan_v1_moe": "hunyuan-moe",
-    "granitemoe": "granitemoe",
-    "qwen3_5_text": "qwen35",
-    "qwen3_5_moe_text": "qwen35moe",
-    "qwen3_next": "qwen3next",
-    "nemotron_h": "nemotron_h",
-    "granitemoehybrid": "granitehybrid",
-    "bamba": "granitehybrid",
-    "lfm2": "lfm2",
-    "lfm2_moe": "lfm2moe",
-    "falcon_h1": "falcon-h1",
-    "jamba": "jamba",
-    "gpt2": "gpt2",
-    "gpt_bigcode": "starcoder",
-    "gpt_neox": "gptneox",
-    "bloom": "bloom",
-    "starcoder2": "starcoder2",
-    "nemotron": "nemotron",
-    "phi": "phi2",
-    "olmo": "olmo",
-    "mpt": "mpt",
-    "arcee": "arcee",
-    "internlm3": "llama",
-    "falcon": "falcon",
-    "stablelm": "stablelm",
-    "glm": "chatglm",
-    "apertus": "apertus",
-    "jais2": "jais2",
-    "phimoe": "phimoe",
-    "exaone_moe": "exaone-moe",
-    "mellum": "mellum",
-    "afmoe": "afmoe",
-    "gemma4_text": "gemma4",
-}
-GROUPED = ("glm4_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
-SCALED = ("exaone_moe", "afmoe")
-"""Whose experts' weights are scaled by a number that their configurations here do not have."""
-MORE: dict[str, dict[str, Any]] = {
-    "cohere": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
-    "cohere2": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
-    "ministral3": {"attention.temperature_scale": 0.1, "attention.temperature_length": 16384},
-    "minimax_m2": {"expert_gating_func": 2},
-    "ernie4_5_moe": {"interleave_moe_layer_step": 1, "leading_dense_block_count": 1, "expert_shared_count": 2},
-    "qwen2_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
-    "qwen2_5_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
-    "qwen3_vl_moe_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
-    "qwen3_5_text": {"rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64},
-    "qwen3_5_moe_text": {"rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64},
-    "nemotron_h": {"attention.layer_norm_epsilon": 1e-5},
-    "lfm2_moe": {"leading_dense_block_count": 2, "expert_gating_func": 2},
-    "glm": {"rope.dimension_count": 64},
-    "phimoe": {"attention.sliding_window": 131072},
-    "qwen3_vl_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
-}
-"""What else the metadata of some architectures must say."""
 STRING, NUMBER, FLOAT, TRUTH, ARRAY = 8, 4, 6, 7, 9
 """Types of metadata."""
 LINES = {
@@ -136,22 +44,22 @@ LINES = {
 }
 
 
-def _sizes(spec: DecoderSpec) -> dict[str, Any]:
+def _sizes(spec: ModelSpec) -> dict[str, Any]:
     """What a file's metadata says of a model, without its architecture's prefix."""
-    asked = spec.config()
+    asked, (heads, keys, head) = spec.config(), heads_of(spec)
     sizes: dict[str, Any] = {
         "block_count": spec.num_hidden_layers,
         "context_length": 2**17 if not spec.learned_positions else spec.max_position_embeddings,
         "embedding_length": spec.hidden_size,
-        "feed_forward_length": spec.intermediate_size,
-        "attention.head_count": spec.num_attention_heads,
-        "attention.head_count_kv": key_heads(spec),
-        "attention.key_length": spec.head_dim,
-        "attention.value_length": spec.head_dim,
-        "rope.dimension_count": spec.head_dim,
+        "feed_forward_length": fed_width(spec),
+        "attention.head_count": heads,
+        "attention.head_count_kv": keys,
+        "attention.key_length": head,
+        "attention.value_length": head,
+        "rope.dimension_count": head,
         "attention.layer_norm_rms_epsilon": 1e-5,
         "attention.layer_norm_epsilon": 1e-5,
-        "vocab_size": spec.vocab_size,
+        "vocab_size": vocabulary(spec),
     }
     if asked.get("sliding_window") and any(sliding(spec)):
         sizes["attention.sliding_window"] = asked["sliding_window"]
@@ -165,6 +73,10 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             sizes["expert_shared_feed_forward_length"] = experts.shared
         if experts.latent:
             sizes["moe_latent_size"] = experts.latent
+    if spec.encodes:
+        sizes |= {"attention.causal": False, "pooling_type": 1, "context_length": spec.longest_sequence}
+    if spec.encodes and asked.get("local_attention"):
+        sizes["attention.sliding_window"] = asked["local_attention"]
     if "use_parallel_residual" in asked:
         sizes["use_parallel_residual"] = asked["use_parallel_residual"]
     if spec.model_type == "mpt":
@@ -186,14 +98,14 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     if sharing := sharing_of(spec):
         slides = list(sliding(spec))
         sizes |= {
-            "attention.head_count_kv": [key_heads(spec) if own else sharing.key_heads for own in slides],
+            "attention.head_count_kv": [keys if own else sharing.key_heads for own in slides],
             "attention.sliding_window_pattern": slides,
             "attention.key_length": sharing.head,
             "attention.value_length": sharing.head,
-            "attention.key_length_swa": spec.head_dim,
-            "attention.value_length_swa": spec.head_dim,
+            "attention.key_length_swa": head,
+            "attention.value_length_swa": head,
             "rope.dimension_count": sharing.head,
-            "rope.dimension_count_swa": spec.head_dim,
+            "rope.dimension_count_swa": head,
             "embedding_length_per_layer_input": asked["hidden_size_per_layer_input"],
             "final_logit_softcapping": 30.0,
             "attention.shared_kv_layers": asked["num_kv_shared_layers"],
@@ -210,8 +122,8 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             "attention.key_length_mla": latent.plain + latent.rotary,
             "attention.value_length_mla": asked["v_head_dim"],
             "rope.dimension_count": latent.rotary,
-            "leading_dense_block_count": asked["first_k_dense_replace"],
-            "expert_shared_count": asked["n_shared_experts"],
+            "leading_dense_block_count": asked.get("first_k_dense_replace", spec.num_hidden_layers),
+            "expert_shared_count": asked.get("n_shared_experts", 0),
             "expert_weights_scale": 2.5,
         }
         if latent.queries:
@@ -223,12 +135,12 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     return sizes
 
 
-def _states(spec: DecoderSpec) -> dict[str, Any]:
+def _states(spec: ModelSpec) -> dict[str, Any]:
     """What it says of layers that keep a state in place of tokens."""
     state, mixers = state_of(spec), mixers_of(spec)
     if state is None:
         return {}
-    keys = spec.num_key_value_heads
+    keys = heads_of(spec)[1]
     heads = [keys if mixer in ("attention", "both") else 0 for mixer in mixers]
     if not state.inner:
         return {"shortconv.l_cache": state.kernel, "attention.head_count_kv": heads, "feed_forward_length": fed_width(spec)}
@@ -243,7 +155,7 @@ def _states(spec: DecoderSpec) -> dict[str, Any]:
         return said | {"attention.recurrent_layers": [mixer == "delta net" for mixer in mixers]}
     if "both" not in mixers:
         said["attention.head_count_kv"] = heads
-    wide = spec.intermediate_size
+    wide = fed_width(spec)
     if spec.model_type == "nemotron_h":
         said["feed_forward_length"] = [wide if mixer == "none" else 0 for mixer in mixers]
     elif spec.model_type == "granitemoehybrid" and experts_of(spec) is None:
@@ -253,9 +165,11 @@ def _states(spec: DecoderSpec) -> dict[str, Any]:
     return said
 
 
-def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
+def _shape(tensor: FileTensor, spec: ModelSpec) -> list[int]:
     if "_exps" in tensor.name and not tensor.name.endswith(".scale"):
-        count = spec.num_experts  # type: ignore[attr-defined]
+        found = experts_of(spec)
+        assert found is not None
+        count = found.count
         if tensor.name.endswith(".bias"):
             return [tensor.elements // count, count]
         return [tensor.columns, tensor.elements // tensor.columns // count, count]
@@ -266,7 +180,7 @@ def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
         if name == "ssm_norm.weight":
             return [tensor.elements // state.groups, state.groups]
     if tensor.dimensions == 3:
-        return [tensor.columns, tensor.elements // tensor.columns // spec.num_attention_heads, spec.num_attention_heads]
+        return [tensor.columns, tensor.elements // tensor.columns // heads_of(spec)[0], heads_of(spec)[0]]
     if tensor.dimensions == 2 and "_norm" in tensor.name:
         return [tensor.columns, tensor.elements // tensor.columns]
     if tensor.dimensions == 1 or tensor.elements == tensor.columns:
@@ -274,14 +188,18 @@ def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
     return [tensor.columns, tensor.elements // tensor.columns]
 
 
-def write(spec: DecoderSpec, kind: str, path: Path) -> None:
+def write(spec: ModelSpec, kind: str, path: Path) -> None:
     """A GGUF file of a model."""
     prefix = ARCHITECTURES[spec.model_type]
     if spec.model_type == "granitemoehybrid" and state_of(spec) is None:
         prefix = "granite"
     if spec.model_type == "nemotron_h" and experts_of(spec):
         prefix = "nemotron_h_moe"
+    if spec.model_type == "gemma3_text" and spec.encodes:
+        prefix = "gemma-embedding"
     said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
+    if spec.encodes:
+        said["tokenizer.ggml.token_type_count"] = _token_types(spec)
     said = {"general.architecture": prefix, **said, "tokenizer.ggml.model": "no_vocab"}
     if spec.model_type == "apertus":
         said |= {f"xielu.{name}": 0.8 for name in ("alpha_n", "alpha_p", "beta", "eps")}
@@ -296,6 +214,11 @@ def write(spec: DecoderSpec, kind: str, path: Path) -> None:
     with path.open("wb") as file:
         file.write(head + bytes(-len(head) % 32))
         file.truncate(file.tell() + offset)
+
+
+def _token_types(spec: ModelSpec) -> int:
+    """Types of tokens that its embeddings tell apart."""
+    return int(spec.config().get("type_vocab_size", 1))
 
 
 def _pair(key: str, value: Any) -> bytes:
@@ -375,6 +298,8 @@ def load(path: str, gpus: int, serving: dict[str, Any]) -> None:
     context.context, context.ubatch, context.sequences = serving["context"] * sequences, serving.get("ubatch", 512), sequences
     context.batch = max(2048, context.ubatch)
     context.outputs, context.flash = sequences, int(serving.get("flash_attention", True))
+    if serving.get("embeddings"):
+        context.outputs, context.embeddings = 0, True
     context.kv_unified, context.swa_full = serving.get("kv_unified", False), serving.get("swa_full", False)
     numbers = {found.name: number for number, found in ggml_types().items()}
     keys = serving.get("kv_cache", "f16").upper()
@@ -385,11 +310,18 @@ def load(path: str, gpus: int, serving: dict[str, Any]) -> None:
 def asked(case: dict[str, Any]) -> dict[str, Any]:
     """The buffers that llama.cpp names for a case, in MiB as it prints them, by device."""
     spec, serving = resolve(job_of(case)["model"]).spec, case["serving"]
-    assert isinstance(spec, DecoderSpec)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write(spec, serving["weights"], path)
-        call = [sys.executable, "-m", "tests.judge.llamacpp", "--load", str(path), str(case.get("gpus", 0)), json.dumps(serving)]
+        call = [
+            sys.executable,
+            "-m",
+            "tests.judge.llamacpp",
+            "--load",
+            str(path),
+            str(case.get("gpus", 0)),
+            json.dumps(serving | {"embeddings": spec.encodes}),
+        ]
         with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as server:
             assert server.stdout is not None
             said: dict[str, dict[str, float]] = {name: {} for name in LINES}

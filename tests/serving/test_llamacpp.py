@@ -15,7 +15,7 @@ from estimator import InvalidJob, NotModelled, estimate
 from estimator.contract.answer import Answer
 from estimator.contract.job import Serving
 from estimator.contract.patterns import Pattern
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.serving.llamacpp.ggml import Plan, Tensor
 from estimator.serving.llamacpp.placement import Placed, placed
 from estimator.specs.resolve import resolve
@@ -28,10 +28,8 @@ LOGS = content(DATA / "llamacpp_logs.yaml")
 MIB = 2**20
 
 
-def _spec(model: Any) -> DecoderSpec:
-    found = resolve(model).spec
-    assert isinstance(found, DecoderSpec)
-    return found
+def _spec(model: Any) -> ModelSpec:
+    return resolve(model).spec
 
 
 @pytest.mark.parametrize("case", cases("llamacpp"), ids=lambda case: case["name"])
@@ -106,6 +104,7 @@ def test_a_file_is_served_as_it_is(tmp_path: Path) -> None:
     ("job", "error", "says"),
     [
         ({"model": "gpt-j-6b"}, NotModelled, "llama, mistral"),
+        ({"model": "bge-m3", "serving": {"context": 1024, "ubatch": 512}}, InvalidJob, "in one pass"),
         ({"hardware": {"gpus": 2, "nodes": 2}}, NotModelled, "several nodes"),
         ({"hardware": {"gpus": 2}, "serving": {"tensor_split": [1]}}, InvalidJob, "1 shares for 2 GPUs"),
         ({"hardware": {"gpus": 2}, "parallelism": {"tensor": 2}}, InvalidJob, "divides layers"),

@@ -53,7 +53,8 @@ def test_its_cache_is_in_float16_whatever_the_models_is_in_and_layers_may_stay_o
     ("serving", "error", "says"),
     [
         ({"spec_draft_n_max": 3}, Contradiction, "no smaller model guesses"),
-        ({"model_draft": "mamba-130m"}, NotModelled, "llama.cpp with mamba models"),
+        ({"model_draft": "bge-m3"}, Contradiction, "write no text"),
+        ({"model_draft": "gpt-j-6b"}, NotModelled, "llama.cpp with gptj models"),
         ({"speculative_acceptance": 0.5, "model_draft": "llama-3.2-1b"}, Contradiction, "speculative_acceptance"),
     ],
 )

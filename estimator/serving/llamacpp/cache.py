@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import key_heads, latent_of, sharing_of, sliding, window
+from estimator.serving.llamacpp.models import heads_of, latent_of, sharing_of, sliding, window
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -37,7 +37,7 @@ def cells(serving: Serving) -> int:
     return _padded(serving.context * shared)
 
 
-def window_cells(serving: Serving, spec: DecoderSpec) -> int:
+def window_cells(serving: Serving, spec: ModelSpec) -> int:
     """Of a layer with a sliding window: the windows of all sequences that share it and a pass beside them."""
     if serving.swa_full:
         return cells(serving)
@@ -49,7 +49,7 @@ def _padded(tokens: int) -> int:
     return -(-tokens // CELLS) * CELLS
 
 
-def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
+def layer_caches(serving: Serving, spec: ModelSpec) -> list[int]:
     """Bytes of each layer's cache, of all sequences."""
     each, room = token_layers(serving, spec), {True: window_cells(serving, spec), False: cells(serving)}
     slides = sliding(spec) or [False] * spec.num_hidden_layers
@@ -66,22 +66,25 @@ def kinds(serving: Serving) -> tuple[str, str]:
     return serving.kv_cache, serving.values_cache or serving.kv_cache
 
 
-def token_bytes(serving: Serving, spec: DecoderSpec) -> tuple[int, int]:
+def token_bytes(serving: Serving, spec: ModelSpec) -> tuple[int, int]:
     """Bytes of a token's keys and of its values in one layer; a latent is both, and lies with the keys."""
     keys, values = kinds(serving)
     if latent := latent_of(spec):
         return _row_bytes(keys, latent.rank + latent.rotary), 0
-    width = key_heads(spec) * spec.head_dim
+    _, heads, size = heads_of(spec)
+    width = heads * size
     return _row_bytes(keys, width), _row_bytes(values, width)
 
 
-def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
+def cache_bytes(serving: Serving, spec: ModelSpec) -> int:
     """Bytes of a token's keys and values in one layer."""
     return sum(token_bytes(serving, spec))
 
 
-def token_layers(serving: Serving, spec: DecoderSpec) -> list[int]:
+def token_layers(serving: Serving, spec: ModelSpec) -> list[int]:
     """Bytes of a token's keys and values in each layer, 0 where it caches none."""
+    if spec.encodes:
+        return [0] * spec.num_hidden_layers
     each, wide = cache_bytes(serving, spec), 0
     if sharing := sharing_of(spec):
         wide = sum(_row_bytes(kind, sharing.key_heads * sharing.head) for kind in kinds(serving))
@@ -99,25 +102,26 @@ def _row_bytes(kind: str, width: int) -> int:
     return width // chosen.elements * chosen.nbytes
 
 
-def batch_of(serving: Serving, spec: DecoderSpec) -> Batch:
+def batch_of(serving: Serving, spec: ModelSpec) -> Batch:
     """The largest pass that llama.cpp makes room for.
 
     Keys and values that are cached in blocks are turned before, where heads are of whole `TURNED` numbers
     (src/llama-kv-cache.cpp, `attn_rot_k`): keys in as many as fit a head. Latents are not (`build_attn_inp_k`).
     """
     room, sequences = cells(serving), serving.concurrency
-    fits = spec.head_dim % TURNED == 0 and latent_of(spec) is None
+    head = heads_of(spec)[-1]
+    fits = head > 0 and head % TURNED == 0 and latent_of(spec) is None
     keys, values = (fits and kind not in NAMES for kind in kinds(serving))
-    most = spec.head_dim & -spec.head_dim
+    most = head & -head
     tokens = min(serving.ubatch or UBATCH, room * streams(serving))
     tokens = -(-tokens // sequences) * sequences
     half = [kind == "fp16" for kind in kinds(serving)]
-    key_bytes, value_bytes = token_bytes(serving, spec)
+    key_bytes, value_bytes = (0, 0) if spec.encodes else token_bytes(serving, spec)
     return Batch(
         tokens=tokens,
         key_bytes=key_bytes,
         value_bytes=value_bytes,
-        outputs=min(tokens, serving.outputs or tokens),
+        outputs=tokens if spec.encodes else min(tokens, serving.outputs or tokens),
         cells=room,
         flash=serving.flash_attention is not False,
         window_cells=window_cells(serving, spec),

@@ -35,7 +35,11 @@ def check_draft(asked: Serving, spec: ModelSpec) -> None:
                     "no smaller model guesses ahead: leave it out, or write serving.model_draft", f"serving.{name}"
                 )
         return
-    check_graph(_spec(asked), FIELD)
+    draft = _spec(asked)
+    check_graph(draft, FIELD)
+    if spec.encodes or draft.encodes:
+        kind = spec.model_type if spec.encodes else draft.model_type
+        raise Contradiction(f"{kind} models give vectors and write no text, of which nothing guesses ahead: leave it out", FIELD)
 
 
 def with_draft(found: Placed, asked: Serving, gpus: int) -> Placed:

@@ -12,7 +12,7 @@ from estimator.contract.job import Job, Serving
 from estimator.families import count
 from estimator.families.build import Builder
 from estimator.families.experts import MoeSpec
-from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES
@@ -35,6 +35,12 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     asked = job.serving
     check_graph(spec, "serving.engine")
     check_draft(asked, spec)
+    if spec.encodes and asked.ubatch and asked.ubatch < asked.context:
+        raise Contradiction(
+            f"llama.cpp reads a text of an encoder in one pass: {asked.ubatch} tokens are less than the context of "
+            f"{asked.context}; leave it out, or write a shorter context",
+            "serving.ubatch",
+        )
     if job.hardware.nodes > 1:
         raise NotModelled("llama.cpp on several nodes is not modelled yet; one is", "hardware.nodes")
     if place.tensor > 1:
@@ -82,9 +88,10 @@ def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors
     graph = Passing("compute_buffer", TEMPORARY, found.compute)
     build = laid_out(text, dtypes.float16, gpu, found.weights, found.cache, graph)
     if text is not spec:
+        senses = " and ".join(["images"] * spec.sees + ["sound"] * spec.hears)
         tower = 2 * (count(spec) - count(text))
         build.tape.remarks[
-            f"texts alone: llama.cpp reads images with a file of its own (mmproj), {tower / 2**30:.2f} GiB in fp16, not counted"
+            f"texts alone: llama.cpp reads {senses} with a file of its own (mmproj), {tower / 2**30:.2f} GiB in fp16, not counted"
         ] = None
     return build
 
@@ -92,7 +99,8 @@ def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors
 def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """The cache that the job needs, all of it, also what lies in the host's memory."""
     text = spec.language_model
-    assert isinstance(text, DecoderSpec)
+    if text.encodes:
+        return None, None
     per_token = sum(token_layers(job.serving, text))
     needed = sum(layer_caches(job.serving, text))
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
@@ -122,6 +130,11 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     """What is taken of llama.cpp."""
     attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
     caches = "one cache for all sequences" if asked.kv_unified else "each sequence with a cache of its own"
+    if spec.language_model.encodes:
+        return [
+            f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens; an encoder, whose vectors are the mean of "
+            "a text's, keeps no cache; its time is not modelled"
+        ]
     said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, {caches}"]
     if asked.outputs is None:
         said.append(
@@ -162,6 +175,14 @@ def advice(part: str, asked: Serving) -> str:
     return smaller.removesuffix("; or ") if asked.gpu_layers == 0 else f"{smaller}{_LESS}"
 
 
+def left_on_host(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> dict[str, int]:
+    """Bytes in the host's memory beside a GPU, by what they are."""
+    if job.hardware.without_gpu:
+        return {}
+    host = where(job, spec, tensors).host
+    return {part: nbytes for part, nbytes in host.items() if part != "kv_cache"} if spec.language_model.encodes else host
+
+
 LLAMA_CPP = Engine(
     name="llama.cpp",
     title="llama.cpp",
@@ -193,18 +214,24 @@ LLAMA_CPP = Engine(
     defaults=(
         Default(
             "outputs",
-            lambda job, spec, card: outputs(job.serving),
+            lambda job, spec, card: None if spec.encodes else outputs(job.serving),
             "llama.cpp's server's: of each sequence every guess, and one more",
         ),
         Default("gpu_layers", lambda job, spec, card: 0 if card.ram else None, "there is no GPU"),
+        Default(
+            "ubatch",
+            lambda job, spec, card: job.serving.context if spec.encodes else None,
+            "a text of an encoder is read in one pass: --ubatch-size is its context",
+        ),
         Default("ubatch", lambda *_: UBATCH, "llama.cpp's own"),
         Default("flash_attention", lambda *_: True, "llama.cpp's own"),
         Default("kv_cache", lambda *_: "fp16", "llama.cpp's own"),
     ),
     loads=_loads,
     runs=lambda spec: spec.language_model.can.graph is not None,
+    hears=True,
     reads_gguf=True,
-    on_host=lambda job, spec, tensors: {} if job.hardware.without_gpu else where(job, spec, tensors).host,
+    on_host=left_on_host,
     devices=devices,
     fitting=fitting,
 )

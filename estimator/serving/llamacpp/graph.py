@@ -177,8 +177,10 @@ class Builder(Operations):
             k = self.unlike("rope", k, self.positions)
         if shape.normed_late:
             k, q = self.norm(k, "attn_k_norm", layer), self.norm(q, "attn_q_norm", layer)
-        if self.tempers is not None:
+        if self.tempers is not None and not (shape.tempered == "unturned" and shape.rotary[layer]):
             q = self.unlike("mul", q, self.tempers)
+        if shape.normed_bare and shape.rotary[layer]:
+            q, k = self.unlike("rms_norm", q), self.unlike("rms_norm", k)
         if shape.scaled_queries:
             q = self.unlike("scale", q)
         cache = self.sliding if self.sliding and shape.sliding[layer] else self.whole
@@ -285,6 +287,8 @@ class Builder(Operations):
         queries = self.op("concat", (latent.rank + latent.rotary, shape.heads, tokens), absorbed, rotated)
         values = self.view(compressed, (latent.rank, 1, tokens))
         keys = self.op("concat", (latent.rank + latent.rotary, 1, tokens), values, turned)
+        if self.tempers is not None:
+            queries = self.unlike("mul", queries, self.tempers)
         for each in (queries, values, keys):
             self.graph.expand(each)
         stored = self._stored(keys, "k", layer, self.whole)
@@ -330,6 +334,8 @@ class Builder(Operations):
         logits = self.biased(self.product("ffn_gate_inp", layer, count, x), "ffn_gate_inp.bias", layer, experts.biased)
         chosen, weights = self._chosen(logits, layer, experts)
         each = self.view(inner, (hidden, 1, tokens))
+        if experts.weighed_first:
+            each = self.unlike("mul", self.op("repeat", (hidden, used, tokens), each), weights)
 
         def through(name: str, width: int, source: Tensor) -> Tensor:
             out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
@@ -341,14 +347,15 @@ class Builder(Operations):
         else:
             for name in shape.activation:
                 out = self.unlike(name, out)
-        return self._summed(self.unlike("mul", through("down", hidden, out), weights))
+        down = through("down", hidden, out)
+        return self._summed(down if experts.weighed_first else self.unlike("mul", down, weights))
 
     def _chosen(self, logits: Tensor, layer: int, experts: Experts) -> tuple[Tensor, Tensor]:
         """Which experts each token passes, and their weights."""
         count, used, tokens = experts.count, experts.used, logits.shape[1]
         late = experts.softmax == "of the chosen"
         probabilities = logits if late else self.unlike("soft_max" if experts.softmax == "of all" else "unary", logits)
-        selection = probabilities
+        selection = logits if experts.by_scores else probabilities
         if experts.selection_bias:
             selection = self.unlike("add", probabilities, self.weight("exp_probs_b", layer))
         if experts.groups:

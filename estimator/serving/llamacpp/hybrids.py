@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from estimator.families.bamba import BambaSpec
 from estimator.families.falcon_h1 import FalconH1Spec
+from estimator.families.falcon_mamba import FalconMambaSpec
 from estimator.families.gated_delta import ATTENTION, GatedDeltaSpec
 from estimator.families.hybrid import MAMBA, Mamba2HybridSpec
 from estimator.families.jamba import JambaSpec
 from estimator.families.lfm2 import CONVOLUTION
+from estimator.families.mamba import MambaSpec
+from estimator.families.mamba2 import Mamba2Spec
 from estimator.families.nemotron_h import NemotronHSpec
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.serving.llamacpp.shape import Mixer, State
 
 
-def mixers_of(spec: DecoderSpec) -> tuple[Mixer, ...]:
+def mixers_of(spec: ModelSpec) -> tuple[Mixer, ...]:
     """Of each layer; empty where all are attention."""
     both: Mixer = "both"
     if isinstance(spec, FalconH1Spec):
         return (both,) * spec.num_hidden_layers
+    if isinstance(spec, (MambaSpec, Mamba2Spec)):
+        alone: Mixer = "mamba-1" if isinstance(spec, MambaSpec) else "mamba-2"
+        return (alone,) * spec.num_hidden_layers
     if spec.can.graph == "lfm-2":
         return tuple(["convolution" if kind == CONVOLUTION else "attention" for kind in spec.layer_types])  # type: ignore[attr-defined]
     if isinstance(spec, GatedDeltaSpec):
@@ -30,7 +38,7 @@ def mixers_of(spec: DecoderSpec) -> tuple[Mixer, ...]:
     return ()
 
 
-def state_of(spec: DecoderSpec) -> State | None:
+def state_of(spec: ModelSpec) -> State | None:
     """What its layers without attention keep; None where all are attention."""
     if set(mixers_of(spec)) <= {"attention"}:
         return None
@@ -46,11 +54,12 @@ def state_of(spec: DecoderSpec) -> State | None:
             groups=spec.linear_num_key_heads,
             joined_gates=spec.can.graph == "qwen-3-next",
         )
-    if isinstance(spec, JambaSpec):
+    if isinstance(spec, (JambaSpec, MambaSpec)):
         own = spec.mixer
-        return State(own.conv_kernel, own.inner, own.inner, own.state_size, rank=own.time_step_rank)
-    assert isinstance(spec, (Mamba2HybridSpec, NemotronHSpec))
-    mixer = spec.mixer
+        state = State(own.conv_kernel, own.inner, own.inner, own.state_size, rank=own.time_step_rank)
+        return replace(state, normed="without weights" if isinstance(spec, FalconMambaSpec) else isinstance(spec, JambaSpec))
+    assert isinstance(spec, (Mamba2HybridSpec, NemotronHSpec, Mamba2Spec))
+    mixer = spec if isinstance(spec, Mamba2Spec) else spec.mixer
     inner = mixer.num_heads * mixer.head_dim
     return State(
         kernel=mixer.conv_kernel,
@@ -63,7 +72,7 @@ def state_of(spec: DecoderSpec) -> State | None:
     )
 
 
-def rotary_of(spec: DecoderSpec) -> bool:
+def rotary_of(spec: ModelSpec) -> bool:
     """Whether its layers of attention turn queries and keys by their positions."""
     if isinstance(spec, (JambaSpec, NemotronHSpec)):
         return False

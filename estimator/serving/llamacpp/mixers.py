@@ -3,14 +3,14 @@ another model."""
 
 from __future__ import annotations
 
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.serving.llamacpp.shape import Mixer, State
 
-HYBRID = (None, "granite", "qwen-3.5", "qwen-3-next", "nemotron-h", "jamba-1", "lfm-2", "falcon-h1")
+HYBRID = (None, "granite", "qwen-3.5", "qwen-3-next", "nemotron-h", "jamba-1", "lfm-2", "falcon-h1", "state-space")
 """Graphs whose layers may be something other than attention."""
 
 
-def mixers_of(spec: DecoderSpec) -> tuple[Mixer, ...]:
+def mixers_of(spec: ModelSpec) -> tuple[Mixer, ...]:
     """Of each layer; empty where all are attention."""
     if spec.can.graph not in HYBRID:
         return ()
@@ -19,7 +19,7 @@ def mixers_of(spec: DecoderSpec) -> tuple[Mixer, ...]:
     return hybrids.mixers_of(spec)
 
 
-def state_of(spec: DecoderSpec) -> State | None:
+def state_of(spec: ModelSpec) -> State | None:
     """What its layers without attention keep; None where all are attention."""
     if spec.can.graph not in HYBRID:
         return None
@@ -28,7 +28,7 @@ def state_of(spec: DecoderSpec) -> State | None:
     return hybrids.state_of(spec)
 
 
-def rotary_of(spec: DecoderSpec) -> bool:
+def rotary_of(spec: ModelSpec) -> bool:
     """Whether its layers of attention turn queries and keys by their positions."""
     if spec.can.graph not in HYBRID:
         return True

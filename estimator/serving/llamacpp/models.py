@@ -20,6 +20,9 @@ CLASSIC: dict[str, Any] = {
     "activation": ("unary",),
 }
 """Models of before Llama: biases throughout, and feed-forward layers without a gate."""
+ENCODER: dict[str, Any] = {**CLASSIC, "encodes": True, "pre_norms": False, "normed_embedding": True}
+"""BERT and its like: CLASSIC, with norms after each half of a layer."""
+UNBIASED: dict[str, Any] = dict.fromkeys(("biased", "output_bias", "feed_bias"), False)
 SPECIAL: dict[str, dict[str, Any]] = {
     "plain": {},
     "biased": {"biased": True},
@@ -35,16 +38,19 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
+    "mistral-4": {"tempered": "latent"},
     "olmoe": {"normed": "whole"},
     "smollm-3": {},
     "seed-oss": {"biased": True, "fed_norm": "post_attention_norm"},
-    "ministral-3": {"tempered": True},
+    "ministral-3": {"tempered": "all"},
     "qwen-vl": {"biased": True, "positions": 4},
     "qwen-3-vl": {"positions": 4, "deepstack": 3},
     "olmo-2": {"normed": "whole", "pre_norms": False, "post_norms": True},
     "exaone-4": {"normed": "heads", "pre_norms": False, "post_norms": True},
     "glm-4": {"joined_feed": True, "post_norms": True},
     "glm-4-moe": {"fed_norm": "post_attention_norm"},
+    "glm-4v": {"joined_feed": True, "post_norms": True, "positions": 4},
+    "glm-4v-moe": {"fed_norm": "post_attention_norm", "positions": 4},
     "minimax-m2": {"normed": "whole"},
     "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
@@ -101,15 +107,51 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
+    "bert-1": {**ENCODER, "learned_positions": True, "typed": True},
+    "bert-distilled": {**ENCODER, "learned_positions": True},
+    "nomic-bert": {**ENCODER, "joined": True, "typed": True, **UNBIASED, "gated": True, "activation": ()},
+    "jina-3": {**ENCODER, "joined": True, "typed": True},
+    "modern-bert": {
+        "encodes": True,
+        "layer_norm": True,
+        "joined": True,
+        "joined_feed": True,
+        "normed_embedding": True,
+        "first_unnormed": True,
+    },
+    "euro-bert": {"encodes": True},
+    "gemma-3, encoding": {
+        "encodes": True,
+        "scaled_embedding": "by token",
+        "scaled_queries": True,
+        "post_norms": True,
+        "normed": "heads",
+    },
+    "state-space": {"alone": True},
+    "llama-4": {"tempered": "unturned"},
+    "cohere2-moe": {"parallel": "residual second", "after_logits": ("scale",), "cut": "after the norm"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
-WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2", "afmoe-1", "gemma-4")
+WINDOWED = (
+    "gemma-2",
+    "gemma-3",
+    "olmo-2",
+    "exaone-4",
+    "command-r7b",
+    "exaone-moe",
+    "mellum-2",
+    "afmoe-1",
+    "gemma-4",
+    "cohere2-moe",
+)
 """Graphs whose layers may have a sliding window."""
-UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
+UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
 """Graphs that turn neither queries nor keys."""
-TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1")
+TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
+LATENT = ("deepseek", "mistral-4")
+"""Graphs of latent attention."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "not normalized": {"normalized": False},
@@ -117,6 +159,8 @@ ROUTINGS: dict[str, dict[str, Any]] = {
     "of the chosen": {"softmax": "of the chosen", "normalized": False, "biased": True},
     "sigmoid": {"softmax": "none", "selection_bias": True},
     "scaled sigmoid": {"softmax": "none", "selection_bias": True, "scaled": True},
+    "plain sigmoid": {"softmax": "none"},
+    "llama-4": {"softmax": "none", "by_scores": True, "normalized": False, "weighed_first": True},
     "corrected": {"selection_bias": True},
     "gate beside": {"shared_gate": "sigmoid"},
 }
@@ -141,20 +185,13 @@ def check_graph(spec: ModelSpec, field: str) -> None:
         )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
-    if text.encodes:
-        raise NotModelled(
-            f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
-            "vllm serves them",
-            field,
-        )
 
 
 def shape_of(spec: ModelSpec) -> Shape:
     """What llama.cpp's graph asks of a model."""
-    assert isinstance(spec, DecoderSpec)
     kind = spec.can.graph
     assert kind is not None
-    special = dict(SPECIAL[kind])
+    special = dict(SPECIAL.get(f"{kind}, encoding", SPECIAL[kind]) if spec.encodes else SPECIAL[kind])
     if getattr(spec, "attention_bias", False):
         special["biased"] = True
     if getattr(spec, "qk_norm", False) and "normed" not in special:
@@ -167,20 +204,21 @@ def shape_of(spec: ModelSpec) -> Shape:
     if getattr(spec, "final_logit_softcapping", None):
         special["after_logits"] = ("scale", "unary", "scale")
     latent = latent_of(spec)
-    head, values = spec.head_dim, key_heads(spec) * spec.head_dim
+    heads, keys, head = heads_of(spec)
+    values = keys * head
     wide = head
     if latent:
         head, wide, values = latent.plain + latent.rotary, spec.config()["v_head_dim"], 0
     return Shape(
         hidden=spec.hidden_size,
         head=head,
-        heads=spec.num_attention_heads,
-        key_heads=key_heads(spec),
+        heads=heads,
+        key_heads=keys,
         second_norm=getattr(spec, "two_norms", False),
         values=values,
         values_wide=wide,
         wide=fed_width(spec),
-        vocabulary=spec.vocab_size,
+        vocabulary=vocabulary(spec),
         layers=spec.num_hidden_layers,
         rotary=rotary(spec),
         sliding=sliding(spec),
@@ -189,56 +227,75 @@ def shape_of(spec: ModelSpec) -> Shape:
         mixers=mixers_of(spec),
         state=state_of(spec),
         sharing=sharing_of(spec),
+        normed_bare=spec.can.graph == "llama-4" and bool(spec.config()["use_qk_norm"]),
         **special,
     )
 
 
-def clips(spec: DecoderSpec) -> bool:
+def clips(spec: ModelSpec) -> bool:
     """Whether queries, keys and values are kept within a limit."""
     asked = spec.config()
     return bool(asked.get("clip_qkv") or (asked.get("attn_config") or {}).get("clip_qkv"))
 
 
-def key_heads(spec: DecoderSpec) -> int:
-    """Heads of keys, one in each layer of the older Falcons with `multi_query`."""
+def heads_of(spec: ModelSpec) -> tuple[int, int, int]:
+    """Heads of queries, heads of keys (one in each layer of the older Falcons with `multi_query`), and the size of one; 0 where
+    no layer attends."""
+    if not isinstance(spec, DecoderSpec):
+        queries = int(getattr(spec, "num_attention_heads", 0))
+        return queries, int(getattr(spec, "num_key_value_heads", queries)), spec.hidden_size // queries if queries else 0
     falcon = spec.can.graph == "falcon-1"
     one = falcon and spec.multi_query and not spec.new_decoder_architecture  # type: ignore[attr-defined]
-    return 1 if one else spec.num_key_value_heads
+    return spec.num_attention_heads, 1 if one else spec.num_key_value_heads, spec.head_dim
 
 
-def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
+def vocabulary(spec: ModelSpec) -> int:
+    """Tokens that it knows."""
+    return int(getattr(spec, "vocab_size"))  # noqa: B009 (a field of all that write texts)
+
+
+def sliding(spec: ModelSpec) -> tuple[bool, ...]:
     """Which layers llama.cpp gives a sliding window: Gemma's and gpt-oss's do, where Mistral's and Qwen's files say of none."""
+    if spec.can.graph == "llama-4":
+        return tuple(spec.chunked)  # type: ignore[attr-defined]
     if spec.can.graph == "gpt-oss":
         return tuple([kind == SLIDING for kind in spec.kinds()])  # type: ignore[attr-defined]
+    if spec.can.graph == "modern-bert":
+        return tuple([kind == SLIDING for kind in spec.kinds])  # type: ignore[attr-defined]
     if spec.can.graph not in WINDOWED or not isinstance(spec, WindowedSpec):
         return ()
     slides = tuple([kind == SLIDING for kind in layer_types(spec)])
     return slides if any(slides) else ()
 
 
-def window(spec: DecoderSpec) -> int:
+def window(spec: ModelSpec) -> int:
     """Tokens that its layers with a sliding window see."""
-    return int(getattr(spec, "sliding_window", 0) or 0) if any(sliding(spec)) else 0
+    seen = getattr(spec, "attention_chunk_size", None) or getattr(spec, "sliding_window", None)
+    return int(seen or 0) if any(sliding(spec)) else 0
 
 
-def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
+def rotary(spec: ModelSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
-    if spec.can.graph == "smollm-3":
+    if spec.can.graph == "cohere2-moe":
+        return tuple([own or not sparse for own, sparse in zip(sliding(spec), sparse_layers(spec), strict=True)])
+    if spec.can.graph in ("smollm-3", "llama-4"):
         return tuple(spec.rotating)  # type: ignore[attr-defined]
     turned = spec.can.graph not in UNTURNED and rotary_of(spec)
     return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (turned,) * spec.num_hidden_layers
 
 
-def fed_width(spec: DecoderSpec) -> int:
+def fed_width(spec: ModelSpec) -> int:
     """Width of feed-forward layers that are no experts."""
-    for name in ("width", "shared_intermediate_size"):
+    for name in ("width", "shared_intermediate_size", "intermediate_size_mlp", "prefix_dense_intermediate_size"):
         if found := getattr(spec, name, None):
             return int(found)
-    return spec.intermediate_size
+    return int(getattr(spec, "intermediate_size", 0))
 
 
-def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
+def sparse_layers(spec: ModelSpec) -> tuple[bool, ...]:
     """Which layers have experts."""
+    if spec.can.graph == "llama-4":
+        return tuple(spec.sparse)  # type: ignore[attr-defined]
     if spec.can.graph == "nemotron-h":
         return tuple([kind == "moe" for kind in spec.kinds])  # type: ignore[attr-defined]
     if spec.can.graph == "gemma-4":
@@ -246,22 +303,22 @@ def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
     return tuple(spec.sparse()) if hasattr(spec, "sparse") else (False,) * spec.num_hidden_layers
 
 
-def experts_of(spec: DecoderSpec) -> Experts | None:
+def experts_of(spec: ModelSpec) -> Experts | None:
     """What its mixtures are; None where it has none."""
     asked, sparse = spec.config(), sparse_layers(spec)
     if not any(sparse):
         return None
     special = dict(ROUTINGS[spec.can.routing])
     counts = (asked.get(name) for name in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"))
-    every = next(filter(None, counts), spec.can.graph == "hunyuan")
-    size = int(getattr(spec, "expert_size", None) or asked["moe_intermediate_size"])
+    every = next(filter(None, counts), spec.can.graph in ("hunyuan", "llama-4"))
+    size = int(getattr(spec, "expert_size", None) or asked.get("moe_intermediate_size") or asked["intermediate_size"])
     shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
     if asked.get("n_group", 1) not in (None, 1) and spec.can.routing.endswith("sigmoid"):
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
     if spec.can.routing.endswith("sigmoid"):
         special["normalized"] = asked.get("norm_topk_prob", True)
     return Experts(
-        count=getattr(spec, "num_experts"),  # noqa: B009 (a field of several specs)
+        count=int(asked.get("num_local_experts") or getattr(spec, "num_experts")),  # noqa: B009 (a field of several specs)
         used=getattr(spec, "num_experts_per_tok"),  # noqa: B009
         wide=size,
         sparse=sparse,
@@ -272,7 +329,7 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     )
 
 
-def sharing_of(spec: DecoderSpec) -> Sharing | None:
+def sharing_of(spec: ModelSpec) -> Sharing | None:
     """What layers that see everything have of their own; None where all layers have the same."""
     if spec.can.graph != "gemma-4":
         return None
@@ -281,14 +338,14 @@ def sharing_of(spec: DecoderSpec) -> Sharing | None:
     own, slides = layers - shared, sliding(spec) or (False,) * layers
     kept = [layer if layer < own else own - (2 if slides[layer] else 1) for layer in range(layers)]
     more = 2 if spec.use_double_wide_mlp else 1  # type: ignore[attr-defined]
-    wide = [spec.intermediate_size * (more if layer >= own else 1) for layer in range(layers)]
+    wide = [fed_width(spec) * (more if layer >= own else 1) for layer in range(layers)]
     beside = spec.hidden_size_per_layer_input  # type: ignore[attr-defined]
     return Sharing(keys, head, spec.attention_k_eq_v, tuple(kept), beside, tuple(wide))  # type: ignore[attr-defined]
 
 
-def latent_of(spec: DecoderSpec) -> Latent | None:
+def latent_of(spec: ModelSpec) -> Latent | None:
     """What its latent attention is; None where it has none."""
-    if spec.can.graph != "deepseek":
+    if spec.can.graph not in LATENT:
         return None
     asked = spec.config()
     return Latent(

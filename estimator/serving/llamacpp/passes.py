@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from estimator.contract.job import Serving
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.serving.llamacpp.cache import UBATCH, batch_of
 from estimator.serving.llamacpp.ggml import Tensor
 from estimator.serving.llamacpp.graphs import built
@@ -88,13 +88,13 @@ class Passes(NamedTuple):
     layers: int
 
 
-def passes(serving: Serving, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> Passes:
+def passes(serving: Serving, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> Passes:
     """What a served model's passes do."""
     return _passes(serving.model_dump_json(), spec, tensors)
 
 
 @lru_cache(maxsize=32)
-def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> Passes:
+def _passes(asked: str, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> Passes:
     serving = Serving.model_validate_json(asked)
     prompt, output = serving.lengths
     whole, at_once = batch_of(serving, spec), min(prompt, serving.ubatch or UBATCH)
@@ -113,12 +113,12 @@ def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | N
     )
 
 
-def _seeing(batch: Batch, spec: DecoderSpec, tokens: int) -> Batch:
+def _seeing(batch: Batch, spec: ModelSpec, tokens: int) -> Batch:
     """A batch whose sequences have so many tokens in the cache, or as many as a window sees."""
     return replace(batch, cells=tokens, window_cells=min(tokens, window(spec) or tokens))
 
 
-def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
+def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     """The nodes of a batch's graph: layers that are alike are counted once, and their matrices have the mean of their bytes."""
     shape = shape_of(spec)
     alike: dict[tuple[bool | str | int, ...], list[int]] = {}

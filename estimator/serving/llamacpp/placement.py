@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
-from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_names import BARE
@@ -20,7 +20,7 @@ from estimator.serving.llamacpp.cache import batch_of, layer_caches
 from estimator.serving.llamacpp.devices import layer_devices, overridden
 from estimator.serving.llamacpp.ggml import Tensor
 from estimator.serving.llamacpp.graphs import built
-from estimator.serving.llamacpp.models import shape_of
+from estimator.serving.llamacpp.models import shape_of, vocabulary
 from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
 from estimator.serving.llamacpp.shape import Batch
@@ -30,7 +30,7 @@ from estimator.weights import Checkpoint
 PADDED_ROW = 512
 """Elements that CUDA's matrices of blocks have rows filled up to (MATRIX_ROW_PADDING, ggml-cuda.cu)."""
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-INPUTS = (EMBEDDING, "position_embd.weight", "per_layer_token_embd.weight")
+INPUTS = (EMBEDDING, "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight")
 """Tables in which a token's rows are looked up."""
 
 
@@ -107,7 +107,6 @@ def placed(
     The output layer counts as a layer after the last; a tied one is a copy. `cuda`: whether the graph is as CUDA has it, with
     fused kernels, and keys and values in float16 for flash attention.
     """
-    assert isinstance(spec, DecoderSpec)
     tensors = tensors or of_kind(serving.weights, spec)
     layers = layer_devices(serving, spec.num_hidden_layers, gpus)
     forced = overridden(serving, spec.num_hidden_layers, gpus)
@@ -119,7 +118,7 @@ def placed(
             lies = gpus if tensor.name in INPUTS else layers[_layer(tensor, spec)]
         at[tensor.name] = lies, tensor
         weights[lies] += tensor.nbytes if lies == gpus else tensor.gpu_bytes
-    if tied:
+    if tied and (not spec.encodes or spec.can.graph == "gemma-3"):
         lies = forced(EMBEDDING)
         lies = layers[-1] if lies is None else lies
         at[OUTPUT] = lies, at[EMBEDDING][1]
@@ -136,22 +135,22 @@ def placed(
         "weights": weights[gpus],
         "kv_cache": cache[gpus],
         "compute_buffer": compute[gpus],
-        "logits": spec.vocab_size * serving.concurrency * 4,
+        "logits": (vocabulary(spec) + spec.encodes * spec.hidden_size) * serving.concurrency * 4,
     }
     return Placed(tuple(held), host)
 
 
-def _layer(tensor: WeightTensor, spec: DecoderSpec) -> int:
+def _layer(tensor: WeightTensor, spec: ModelSpec) -> int:
     """The layer that a tensor lies with: the output, if it belongs to none, but the norm of BLOOM's embeddings with the first,
     and what makes all layers' own input of Gemma 4's embeddings."""
     if tensor.layer is None:
-        first = spec.can.graph == "bloom-1" and tensor.name.startswith("token_embd_norm")
+        first = tensor.name.startswith("token_embd_norm") and spec.can.graph != "lfm-2"
         return 0 if first or tensor.name.startswith("per_layer_") else -1
     return tensor.layer
 
 
 def _planned(
-    spec: DecoderSpec,
+    spec: ModelSpec,
     batch: Batch,
     layers: tuple[int, ...],
     gpus: int,

@@ -94,7 +94,9 @@ class Recurrent:
         read = build.product("ssm_x", layer, state.rank + 2 * size, values)
         steps = build.part(read, (state.rank, *tokens), build.tokens)
         b, c = (build.part(read, (size, 1, *tokens), build.tokens) for _ in range(2))
-        if state.normed:
+        if state.normed == "without weights":
+            steps, b, c = (build.unlike("rms_norm", part) for part in (steps, b, c))
+        elif state.normed:
             steps, b, c = (build.norm(part, f"ssm_{name}_norm", layer) for part, name in ((steps, "dt"), (b, "b"), (c, "c")))
         else:
             steps = build.unlike("cont", steps)

@@ -51,7 +51,8 @@ class Experts:
 
     `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts
     that every token passes, together; `shared_gate`: what makes their gate. `groups`, of which `best_groups` are looked at: 0
-    where there are none. `latent`: width of what experts get and give, where that is not the model's.
+    where there are none. `latent`: width of what experts get and give, where that is not the model's. `by_scores`: whether they
+    are chosen by scores before the sigmoid; `weighed_first`: whether what they get is weighed, and not what they give.
     """
 
     count: int
@@ -68,6 +69,8 @@ class Experts:
     groups: int = 0
     best_groups: int = 0
     latent: int = 0
+    by_scores: bool = False
+    weighed_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class State:
 
     `inner`: numbers of all its heads, each of which has `size` in the state; `groups`: heads of keys; `kernel`: tokens that the
     convolution sees, of `convolved` numbers each. `rank`: of Mamba's steps. `normed`: whether Mamba-2 normalises what it gives,
-    or Mamba what its scan gets. `joined_gates`: whether one matrix makes both gates of a delta net.
+    or Mamba what its scan gets, and whether weights follow. `joined_gates`: whether one matrix makes both gates of a delta net.
     """
 
     kernel: int
@@ -117,7 +120,7 @@ class State:
     heads: int = 1
     groups: int = 1
     rank: int = 0
-    normed: bool = True
+    normed: bool | Literal["without weights"] = True
     joined_gates: bool = False
 
     @property
@@ -156,7 +159,8 @@ class Shape:
         sliding: which layers have a sliding window; none is said if none has.
         rotary: which layers turn queries and keys by their positions.
         positions: numbers that say where a token is.
-        tempered: whether queries are scaled by their positions.
+        tempered: which queries are scaled by their positions: of all layers, of those that do not turn them, or of a latent.
+        normed_bare: whether queries and keys that are turned are normalised then, without weights.
         deepstack: first layers after each of which something of the images is added.
         mixers: of each layer; empty where all are attention. `state`: what those that are not keep.
         alone: whether a layer is a mixer or a feed-forward layer, not one before the other.
@@ -165,6 +169,8 @@ class Shape:
             before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
         sharing: what layers that see everything have of their own.
+        encodes: whether tokens see each other in both directions, and nothing is cached. `typed`: whether a type of tokens is
+            added to embeddings. `first_unnormed`: whether the first layer has no norm before it.
     """
 
     hidden: int
@@ -208,7 +214,8 @@ class Shape:
     after_logits: tuple[str, ...] = ()
     sliding: tuple[bool, ...] = ()
     positions: int = 1
-    tempered: bool = False
+    tempered: Literal["all", "unturned", "latent"] | None = None
+    normed_bare: bool = False
     deepstack: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
@@ -220,6 +227,9 @@ class Shape:
     gate_beside: bool = False
     post_norm_first: bool = False
     sharing: Sharing | None = None
+    encodes: bool = False
+    typed: bool = False
+    first_unnormed: bool = False
 
     def mixer(self, layer: int) -> Mixer:
         """What a layer has before its feed-forward layer."""
