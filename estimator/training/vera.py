@@ -64,7 +64,7 @@ class _VeraLinear:
         a, b = self.config.shared.matrices
         a, b = narrow(a, 1, self.sizes[0]), narrow(b, 0, self.sizes[1])
         adapted = to(x, self.d.dtype)
-        dropped = dropout(adapted, self.config.dropout)  # as what follows is, held by `F.linear`'s call beside what autocast makes
+        dropped = dropout(adapted, self.config.dropout)  # held, as what follows, by `F.linear`'s call beside autocast's copy
         low = linear(dropped, a)
         del dropped
         low = mul(self.d, low)
