@@ -293,7 +293,7 @@ class Builder(ParameterStore):
             if self.checkpointing.modules:
                 layer = recomputing(layer, self.checkpointing.modules)
             self._unit, self._chosen, self._path, self._adapting = self._outside, None, "", outside
-            if self.checkpointing.inside:
+            if self.checkpointing.inside or self.sharding.encloses:
                 return self.sharding.unit(unit, self.checkpointing.apply(layer, way))
             return self.checkpointing.apply(self.sharding.unit(unit, layer), way)
 

@@ -28,6 +28,8 @@ class Sharding:
     """What the numbers that a layer is called with are cast to."""
     rounds = 2
     """Micro-steps that differ: the first, and those after it."""
+    encloses = False
+    """Whether a layer is recomputed within what gathers its parameters, which then stay gathered between both."""
     flattens = False
     """Whether the parameters of a layer lie in one tensor, so that all are of one type."""
     updates_all = False

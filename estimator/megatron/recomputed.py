@@ -37,9 +37,9 @@ class WithoutOutput:
         for out in self.outputs:
             out.storage.release()
         if self.node is not None and after.grad_fn is not None:
-            after.grad_fn.hook = self._recompute
+            after.grad_fn.hooks = (self._recompute,)
 
-    def _recompute(self) -> None:
+    def _recompute(self, _: object = None) -> None:
         tape, node = self.tape, self.node
         assert node is not None
         start, fresh = len(tape.events), tape.fresh

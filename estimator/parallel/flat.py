@@ -5,12 +5,13 @@ After torch/distributed/fsdp (2.13): `_flat_param.py` for what is flat and how i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import Contradiction
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
-from estimator.tape.autograd import attach, record
+from estimator.tape.autograd import Gradient, Node, attach, record
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
@@ -110,35 +111,45 @@ class Unit:
             p.tensor.requires_grad, p.tensor.grad_fn = False, None
 
     def watch(self, inputs: list[Any]) -> list[Any]:
-        """Where nothing of it is trained: free it when backward has passed all of its inputs. Both are hooks of one tensor where
-        the only input is the output of the unit before, and run in the order in which they were made: that one is gathered first.
+        """Where nothing of it is trained: free it when the gradients of all of its inputs have come, in hooks of those, which run
+        in the order in which they were made (`_register_post_backward_reshard_only_hook`). The gradients that have come wait for
+        the others (torch/autograd/graph.py, `register_multi_grad_hook`): those of a decoder's layers for the encoder's output.
         """
-        if self.full.requires_grad:
+        wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
+        if self.full.requires_grad or not wanted or not self.shared.tape.grad_enabled:
+            return inputs
+        if all((node := inputs[i].grad_fn) is not None and (len(wanted) > 1 or node.hooks) for i in wanted):
+            self._await([(inputs[i].grad_fn, inputs[i].output_nr) for i in wanted])
             return inputs
 
         def passed(*gradients: Tensor) -> list[Tensor]:
             self.full.storage.release()
             return [*gradients]
 
-        wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
-        made = inputs[wanted[0]].grad_fn if len(wanted) == 1 and self.shared.tape.grad_enabled else None
-        if made is not None and (gathers := made.hook) is not None:
-
-            def both() -> None:
-                gathers()
-                self.full.storage.release()
-
-            made.hook = both
-            return inputs
-        node = record("MultiGradHook", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
-        if node is None:
-            return inputs
+        node = record("MultiGradHook", [inputs[i] for i in wanted], (), passed, len(wanted))
         if self.shared.around:
             self.held += [inputs[i] for i in wanted if inputs[i].grad_fn is None]
         for number, i in enumerate(wanted):
             inputs[i] = attach(node, alias(inputs[i], inputs[i].shape, inputs[i].strides))
             inputs[i].output_nr = number
         return inputs
+
+    def _await(self, made: list[tuple[Node, int]]) -> None:
+        """Free it when gradients have come to all that made its inputs, to which nothing that waits refers."""
+        waiting: list[Gradient] = []
+        several = len(made)
+
+        def come(number: int, gradients: dict[int, Gradient] | None) -> None:
+            waiting.append(gradients and gradients[number])
+            if len(waiting) < several:
+                return
+            left = self.shared.tape.enter(self.slot) if several > 1 else self.shared.tape.slot
+            self.full.storage.release()
+            waiting.clear()
+            self.shared.tape.enter(left)
+
+        for node, number in made:
+            node.hooks = (*node.hooks, partial(come, number))
 
     def after_forward(self, out: Tensor) -> None:
         if self.reshard:
@@ -147,9 +158,9 @@ class Unit:
         if self.shared.tape.grad_enabled:  # a pass without gradients, as of re-entrant checkpoints, says nothing of it
             self.awaited = out.grad_fn is not None
         if out.grad_fn is not None:
-            out.grad_fn.hook = self.before_backward
+            out.grad_fn.hooks = (*out.grad_fn.hooks, self.before_backward)
 
-    def before_backward(self) -> None:
+    def before_backward(self, _: object = None) -> None:
         """Gather again, and begin to gather the unit that ran before, if it is done ahead and backward comes to it
         (`_needs_pre_backward_unshard`, torch/distributed/fsdp/_runtime_utils.py)."""
         self.gather()

@@ -47,6 +47,7 @@ class Fsdp1(Sharding):
         self.prefetches = prefetches
         self.ignores = ignores
         self.around = around
+        self.encloses = not around
         self.units: list[Unit] = []
         self.forward_order: list[Unit] = []
         self.stale = True

@@ -249,9 +249,9 @@ class Group:
             self.free()
         self.shared.forward_order.append(self)
         if out.grad_fn is not None:
-            out.grad_fn.hook = self.before_backward
+            out.grad_fn.hooks = (self.before_backward,)
 
-    def before_backward(self) -> None:
+    def before_backward(self, _: object = None) -> None:
         """Gather again, and start gathering the group that backward comes to next."""
         self.gather()
         self.copy_out(in_forward=False)

@@ -17,6 +17,8 @@ from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY, Storage, Tape
 from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 Gradient = Tensor | None
+Hook = Callable[[dict[int, Gradient] | None], None]
+"""What runs before a node does; gets the gradients that have come to its outputs."""
 Saved = tuple[Gradient, ...]
 
 
@@ -40,7 +42,7 @@ class Node:
 
     `backward(*gradients, *saved)` gives a gradient (or None) per input. `edges` holds per input the node that made it
     and which of its outputs it was, or the leaf itself, or None where no gradient is wanted. `adds`: whether gradients that
-    meet at its outputs may be added in place.
+    meet at its outputs may be added in place. `hooks` run when its gradients have come, before it does.
     """
 
     __slots__ = (
@@ -50,7 +52,7 @@ class Node:
         "edges",
         "gradients",
         "held",
-        "hook",
+        "hooks",
         "metadata",
         "name",
         "outputs",
@@ -67,7 +69,7 @@ class Node:
         self.metadata = [(t.shape, t.dtype) for t in inputs]
         self.outputs = outputs
         self.gradients: dict[int, Gradient] | None = None
-        self.hook: Callable[[], None] | None = None
+        self.hooks: tuple[Hook, ...] = ()
         self.held: Tensor | None = None
         self.slot = tape.slot
         self.adds = not tape.distributed
@@ -167,8 +169,8 @@ def run_backward(outs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         node = nodes.pop()
         tape.enter(node.slot)
         tape.fresh = node.component
-        if node.hook is not None:
-            node.hook()
+        for hook in node.hooks:
+            hook(node.gradients)
         if node.gradients is not None:
             _run(node, uses, sums)
     tape.enter(outside)

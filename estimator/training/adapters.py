@@ -175,12 +175,6 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
     if passed_over:
         build.tape.remarks[f"no layer is called {' or '.join(passed_over)} here: PEFT passes over that without a word"] = None
     both = "is_encoder_decoder" in spec.modelled
-    if both and strategy.name == "fsdp1":
-        raise NotModelled(
-            "adapters on an encoder-decoder under fsdp1 are not modelled yet: a frozen layer of the decoder stays gathered until "
-            "backward comes to the encoder; use fsdp2",
-            "parallelism.strategy",
-        )
     for name in (*build.saved, *build.adapted) if both else ():
         if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
             raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)

@@ -64,6 +64,14 @@ class _VeraLinear:
         a, b = self.config.shared.matrices
         a, b = narrow(a, 1, self.sizes[0]), narrow(b, 0, self.sizes[1])
         adapted = to(x, self.d.dtype)
-        result = add(result, mul(self.b, linear(mul(self.d, linear(dropout(adapted, self.config.dropout), a)), b)))
+        dropped = dropout(adapted, self.config.dropout)  # held, as what follows, by `F.linear`'s call beside autocast's copy
+        low = linear(dropped, a)
+        del dropped
+        low = mul(self.d, low)
+        high = linear(low, b)
+        del low
+        high = mul(self.b, high)
+        result = add(result, high)
+        del high
         result = to(result, dtype)
         return to(result, x.dtype)

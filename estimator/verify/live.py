@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ IN_PLACE: dict[Any, Any] = {
 ones are: index_backward and clamp_backward (FunctionsManual.cpp), value_selecting_reduction_backward (ReduceOps.cpp),
 gather_backward (TensorAdvancedIndexing.cpp)."""
 
+REFERENCES = 4
+"""Of Python to a gradient that nothing but the engine holds, while it is being added to."""
 WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")
 """Tensors of torchao's that are others, of which each has a storage."""
 
@@ -322,9 +325,10 @@ def _is_last_reference(gradient: torch.Tensor) -> bool:
     """Whether the engine, which adds gradients in backward, holds the only reference to this one.
 
     Then it adds in place (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`), but never while a dispatch mode
-    is active. The counts include those of this call.
+    is active. The counts include those of this call. What Python alone refers to, as a hook that waits for other gradients does
+    (`register_multi_grad_hook`), the tensor counts once, however many hold it.
     """
-    if not is_non_overlapping_and_dense_or_false(gradient):
+    if sys.getrefcount(gradient) > REFERENCES or not is_non_overlapping_and_dense_or_false(gradient):
         return False
     storage, count = gradient.untyped_storage(), gradient._use_count  # type: ignore[attr-defined]
     return count() == 4 and torch._C._storage_Use_Count(storage._cdata) == 2

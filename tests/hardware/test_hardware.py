@@ -24,7 +24,7 @@ def test_a_node_is_what_it_says(name: str) -> None:
     found = node.node(name)
     assert found.name == name
     assert found.accelerator in CARDS
-    assert found.link is not None
+    assert found.link is not None or found.gpus.value == 1
     assert 1 <= found.gpus.value <= 72
     assert found.switched <= (card_of(found.accelerator).form not in ("pcie", "oam"))
     if found.gpus.value > 2 and card_of(found.accelerator).form == "pcie":

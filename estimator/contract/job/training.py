@@ -220,8 +220,12 @@ class Training(Part):
     @model_validator(mode="before")
     @classmethod
     def _trainer_names(cls, given: Any) -> Any:
-        """What transformers' Trainer calls an optimizer, as fields."""
-        if isinstance(given, Mapping) and isinstance(name := given.get("optimizer"), str) and name in ALIASES:
+        """What transformers' Trainer calls an optimizer, as fields; and qlora, which is LoRA on weights in 4 bits."""
+        if not isinstance(given, Mapping):
+            return given
+        if isinstance(adapter := given.get("adapter"), Mapping) and adapter.get("type") == "qlora":
+            given = {**given, "adapter": {**adapter, "type": "lora"}, "quantization": given.get("quantization") or "nf4"}
+        if isinstance(name := given.get("optimizer"), str) and name in ALIASES:
             return {**ALIASES[name], **{key: value for key, value in given.items() if key != "optimizer"}}
         return given
 
