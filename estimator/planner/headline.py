@@ -18,8 +18,8 @@ from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.remedies import EXPERTS
 from estimator.pipeline.verdict import offered
-from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import Change, smallest_change
+from estimator.planner.headline_answer import Fit, FitRow
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES

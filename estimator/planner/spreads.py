@@ -8,16 +8,15 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
+from estimator.contract.answer.part import IN_RAM
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
-from estimator.contract.rows import IN_RAM
 from estimator.facts import catalogue
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import tensor_degrees
-from estimator.pipeline.estimation import fits, judged
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.judged import Judged, fits, judged
 from estimator.planner.ways import Way
 from estimator.serving.llamacpp.devices import MOST_DEVICES
 from estimator.simulation.counting import can_count, counted_parameters

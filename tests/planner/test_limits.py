@@ -15,7 +15,7 @@ import yaml
 from estimator import InvalidJob, Limit, UnknownName, WillItFitError, limit
 from estimator.cli.main import main
 from estimator.contract.errors import NotModelled
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from tests.jobs import merged
 
 WIDE = 128256
