@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from estimator.measured.calibrate import calibrate
     from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
-    from estimator.planner.answers import Differences, Fit, Fixes, Limit
+    from estimator.planner.answers import Differences, Fixes, Limit
     from estimator.planner.check import Checked, check_files
     from estimator.planner.diff import diff_files
     from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
+    from estimator.planner.headline_answer import Fit
     from estimator.planner.limits import limit
     from estimator.planner.plan import plan
     from estimator.planner.plan_answer import Plan
@@ -65,7 +66,7 @@ _EXPORTS = {
     "Answer": "contract.answer",
     "Checked": "planner.check",
     "Differences": "planner.answers",
-    "Fit": "planner.answers",
+    "Fit": "planner.headline_answer",
     "Fixes": "planner.answers",
     "InvalidJob": "contract.errors",
     "Job": "contract.job",

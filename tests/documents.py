@@ -20,8 +20,9 @@ from api.problems import Problem
 from estimator import Answer, estimate, fit, what_if
 from estimator.cli.commands import COMMANDS
 from estimator.cli.main import main
-from estimator.cli.report import answer_text, headline_text
+from estimator.cli.report import answer_text
 from estimator.cli.report_hardware import unverified_text
+from estimator.cli.report_headline import headline_text
 from estimator.views import listing
 from estimator.views.picture import picture
 from estimator.views.schemas import DIALECT, KINDS, schema_text

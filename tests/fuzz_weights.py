@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from estimator.contract.errors import InvalidJob
 from estimator.specs.architecture import architecture
-from estimator.weights import read_checkpoint
+from estimator.weights.read import read_checkpoint
 from tests.weight_files import (
     ARRAY,
     BOOL,

@@ -13,8 +13,7 @@ from typing import Any
 import yaml
 
 from estimator import Answer, Job
-from estimator.pipeline.estimation import judged
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.judged import Judged, judged
 from estimator.pipeline.remembered import answers
 from estimator.simulation import simulation
 from estimator.specs.published import published

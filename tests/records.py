@@ -19,8 +19,9 @@ from time import perf_counter
 from typing import Any
 
 from estimator import Answer, estimate, fit
-from estimator.cli.report import answer_text, headline_text
-from estimator.pipeline.estimation import judged
+from estimator.cli.report import answer_text
+from estimator.cli.report_headline import headline_text
+from estimator.pipeline.judged import judged
 from estimator.specs.resolve import resolve
 from tests.jobs import TODAY, cases, counts, job_of
 from tests.shares import turn

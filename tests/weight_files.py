@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from estimator.weights import Checkpoint, Tensor
+from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.dtypes import ggml_types
 
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from estimator.contract.answer import Answer
 from estimator.contract.job import Job
-from estimator.planner.answers import Fit
+from estimator.planner.headline_answer import Fit
 
 QUESTIONS: dict[str, type[BaseModel]] = {"Job": Job}
 ANSWERS: dict[str, type[BaseModel]] = {"Answer": Answer, "Fit": Fit}

@@ -12,9 +12,9 @@ from estimator.exchange import read as read_file
 from estimator.exchange.documents import answer as answer_file
 from estimator.facts.spelling import shown
 from estimator.hardware.parse import read_hardware
-from estimator.planner.answers import Fit
 from estimator.planner.fix import fix
 from estimator.planner.headline import fit
+from estimator.planner.headline_answer import Fit
 from estimator.planner.which import which
 from estimator.planner.which_answer import WhichRow
 from estimator.views.fitting import fitting

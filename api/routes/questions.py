@@ -12,7 +12,7 @@ from estimator.contract.job.part import Count, Length
 from estimator.measured.answers import Explanation
 from estimator.measured.bottleneck_answer import Profiled
 from estimator.measured.calibration_answer import Calibrated
-from estimator.planner.answers import Fit
+from estimator.planner.headline_answer import Fit
 from estimator.planner.ways import slugs
 from estimator.timelines.answers import ChromeTrace, Timeline
 from estimator.timelines.timeline import TENSORS

@@ -34,6 +34,7 @@ _QUESTION = re.compile(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # for which pydantic would read what every package offers
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED, *before[1:])
     try:
@@ -120,7 +121,7 @@ def _headline(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(asked.to_json())
     else:
-        from estimator.cli.report import headline_text
+        from estimator.cli.report_headline import headline_text
 
         sys.stdout.write(headline_text(asked))
     return 1 if options.check and not any(row.fits for row in asked.rows) else 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from estimator.cli.report_headline import aligned, spaced
 from estimator.contract.answer import (
     DEFAULT,
     Answer,
@@ -18,55 +19,7 @@ from estimator.contract.answer import (
 )
 from estimator.contract.job import Hardware
 from estimator.contract.units import gib
-from estimator.planner.answers import Fit, FitRow
-from estimator.pricing.offer import ANYWHERE
 from estimator.serving.engines import ENGINES
-
-_COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "tokens/s", "would fit with")
-_SPEED = _COLUMNS.index("tokens/s")
-_IN_RAM = {"per GPU": "in RAM"}
-
-
-def headline_text(fit: Fit) -> str:
-    """The table of the headline question, with its assumptions under it."""
-    title = f"{fit.model} on {fit.hardware}: {_number(fit.parameters)} parameters"
-    if fit.capacity_bytes is not None:
-        room = gib(fit.capacity_bytes)
-        title += f"; {room} of RAM" if fit.in_ram else f"; a process can allocate {room} per GPU"
-    columns = tuple(_IN_RAM.get(name, name) if fit.in_ram else name for name in _COLUMNS)
-    rows = [columns, *(_cells(row) for row in fit.rows)]
-    if not fit.timed:
-        rows = [(*row[:_SPEED], *row[_SPEED + 1 :]) for row in rows]
-    lines = [title, "", *aligned(rows), ""]
-    if (rent := fit.rent) is not None:
-        times = f"{rent.instances} x " if rent.instances > 1 else ""
-        region = "" if rent.region in ANYWHERE else f", {rent.region}"
-        where = f"{times}{rent.provider} {rent.instance}, {rent.kind}{region}"
-        lines += [f"Rented from {rent.price_per_hour} {rent.currency} an hour ({where}; price of {rent.price_as_of})", ""]
-    if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
-        lines += ["Notes", *notes, ""]
-    lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]
-    return "\n".join(lines) + "\n"
-
-
-def _number(count: int | None) -> str:
-    return "an unknown number of" if count is None else f"{count:,}"
-
-
-def _cells(row: FitRow) -> tuple[str, ...]:
-    if row.total_bytes is None:
-        return row.way, row.spread, row.verdict, "", "", "", "", "", row.problem
-    headroom = "" if row.headroom_bytes is None else gib(row.headroom_bytes)
-    longest = "" if row.longest_context is None else str(row.longest_context)
-    known = row.way, row.spread, row.verdict, gib(row.total_bytes), _spaced(row.peak_phase)
-    speed = "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}"
-    return (*known, headroom, longest, speed, row.would_fit_with)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Cells in columns as wide as their widest."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defaults: bool = False) -> str:
@@ -79,13 +32,13 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defa
     )
     largest = sorted(memory.at_peak.items(), key=lambda part: -part[1])
     lines += _block(
-        f"At the peak ({_spaced(memory.peak_phase)}: {memory.peak.where})", [(_spaced(name), gib(size)) for name, size in largest]
+        f"At the peak ({spaced(memory.peak_phase)}: {memory.peak.where})", [(spaced(name), gib(size)) for name, size in largest]
     )
     if explain:
         lines += _explained(memory)
     if ranks:
         lines += _ranks(answer)
-    lines += _block("Beside it", [(_spaced(name), gib(size)) for name, size in memory.overhead.items()])
+    lines += _block("Beside it", [(spaced(name), gib(size)) for name, size in memory.overhead.items()])
     if memory.engine:
         lines += _block("What the engine logs, per GPU", _engine_rows(memory.engine))
     if answer.host:
@@ -149,7 +102,7 @@ def _explained(memory: Memory) -> list[str]:
             (
                 kind.operation,
                 kind.part or "",
-                _spaced(kind.component),
+                spaced(kind.component),
                 shape_text(kind),
                 f"{kind.count:,}",
                 gib(kind.each_bytes),
@@ -159,7 +112,7 @@ def _explained(memory: Memory) -> list[str]:
     if peak.rest_count:
         rows.append(("the rest", "", "", "", f"{peak.rest_count:,}", "", gib(peak.rest_bytes)))
     lines = ["Alive at the peak", *(f"  {line}" for line in aligned(rows)), ""]
-    return lines + _block("Where each phase peaks", [(_spaced(name), place.where) for name, place in memory.phase_peaks.items()])
+    return lines + _block("Where each phase peaks", [(spaced(name), place.where) for name, place in memory.phase_peaks.items()])
 
 
 def _run_rows(run: Course) -> list[tuple[str, str]]:
@@ -168,7 +121,7 @@ def _run_rows(run: Course) -> list[tuple[str, str]]:
         rows.append(("tokens computed", f"{run.computed_tokens:,}, with padding"))
     if run.hours is not None and run.range_hours is not None:
         rows.append(("hours", f"{run.hours:,.2f} ({' to '.join(f'{hours:,.2f}' for hours in run.range_hours)})"))
-        rows += [(f"  {_spaced(name)}", f"{hours:,.2f}") for name, hours in run.parts.items()]
+        rows += [(f"  {spaced(name)}", f"{hours:,.2f}") for name, hours in run.parts.items()]
     return rows
 
 
@@ -187,7 +140,7 @@ def _ranks(answer: Answer) -> list[str]:
     for rank in answer.ranks:
         holds = " and ".join([*["embedding"] * rank.embedding, *["output"] * rank.output])
         layers = ", ".join(f"{chunk[0]} to {chunk[1]}" if chunk else "none" for chunk in rank.chunks)
-        peak = gib(rank.resident_bytes), gib(rank.peak_bytes), _spaced(rank.peak_phase)
+        peak = gib(rank.resident_bytes), gib(rank.peak_bytes), spaced(rank.peak_phase)
         rows.append((str(rank.stage), f"{rank.gpus:,}", layers, holds, str(rank.micro_batches), *peak))
     lines = ["Ranks", *(f"  {line}" for line in aligned(rows)), ""] if answer.ranks else []
     if not answer.communication:
@@ -195,7 +148,7 @@ def _ranks(answer: Answer) -> list[str]:
     sent = [("operation", "among", "ranks", "phase", "times", "bytes in all")]
     for one in answer.communication:
         sent.append(
-            (_spaced(one.operation), _spaced(one.group), f"{one.ranks:,}", _spaced(one.phase), f"{one.count:,}", gib(one.bytes))
+            (spaced(one.operation), spaced(one.group), f"{one.ranks:,}", spaced(one.phase), f"{one.count:,}", gib(one.bytes))
         )
     return [*lines, "Exchanged per step", *(f"  {line}" for line in aligned(sent)), ""]
 
@@ -207,7 +160,7 @@ def shape_text(kind: Tensors) -> str:
 
 def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
     memory = answer.memory
-    rows = [(f"{_spaced(name)} peak", gib(size)) for name, size in memory.phases.items()]
+    rows = [(f"{spaced(name)} peak", gib(size)) for name, size in memory.phases.items()]
     rows = [("resident between steps", gib(memory.resident_bytes)), *rows]
     rows += [("peak allocated", gib(memory.peak_bytes)), ("total", gib(memory.total_bytes))]
     rows.append(("range", " to ".join(gib(b) for b in memory.range_bytes)))
@@ -221,14 +174,14 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
             title = ENGINES[answer.job["serving"]["engine"]].title
             rows.append((f"as {title} may find it", " to ".join(map(gib, cache.available_range_bytes))))
     if answer.host is None:
-        rows += [(f"on the host, {_spaced(name)}", gib(size)) for name, size in memory.host_bytes.items()]
+        rows += [(f"on the host, {spaced(name)}", gib(size)) for name, size in memory.host_bytes.items()]
     return rows
 
 
 def _engine_rows(engine: EngineMemory) -> list[tuple[str, str]]:
     """What an engine sets aside, and what its cache holds."""
     sizes = ("weights", "draft", "activation", "non_torch", "cuda_graph", "cache")
-    rows = [(_spaced(name), gib(size)) for name in sizes if (size := getattr(engine, f"{name}_bytes")) is not None]
+    rows = [(spaced(name), gib(size)) for name in sizes if (size := getattr(engine, f"{name}_bytes")) is not None]
     if engine.cache_tokens is not None:
         if engine.cache_blocks is not None:
             rows.append(("blocks", f"{engine.cache_blocks:,}"))
@@ -241,8 +194,8 @@ def _engine_rows(engine: EngineMemory) -> list[tuple[str, str]]:
 def _host_rows(host: HostMemory) -> list[tuple[str, str]]:
     rows = [(f"{phase} peak", gib(size)) for phase, size in host.phases.items()]
     rows.append(("range", " to ".join(gib(b) for b in host.range_bytes)))
-    rows += [(f"at the peak, {_spaced(name)}", gib(size)) for name, size in host.at_peak.items()]
-    rows += [(f"on disk, {_spaced(name)}", gib(size)) for name, size in host.disk_bytes.items()]
+    rows += [(f"at the peak, {spaced(name)}", gib(size)) for name, size in host.at_peak.items()]
+    rows += [(f"on disk, {spaced(name)}", gib(size)) for name, size in host.disk_bytes.items()]
     return [*rows, ("for a scheduler", host.scheduler)]
 
 
@@ -306,10 +259,6 @@ def _block(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0)
     return [title, *(f"  {name.ljust(width)}  {value}" for name, value in rows), ""]
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _seconds(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart, WholeAnswer
+from estimator.contract.answer.part import IN_RAM, AnswerPart, WholeAnswer
 
 
 class ModelRow(AnswerPart):
@@ -24,10 +24,6 @@ class ModelRow(AnswerPart):
     aliases: list[str]
     same_architecture: list[str]
     """Other models of this architecture and these sizes, which are answered alike."""
-
-
-IN_RAM = "CPU"
-"""How a model is spread where there is no GPU."""
 
 
 class FittingRow(AnswerPart):

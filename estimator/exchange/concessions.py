@@ -23,7 +23,7 @@ from estimator.exchange.spread import SHARDED
 from estimator.exchange.trainer import OF_LANGUAGE, anywhere
 from estimator.families import count
 from estimator.families.parts import MultimodalSpec
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from estimator.specs.resolve import resolve
 
 FILE = Path(__file__).with_name("concessions.yaml")

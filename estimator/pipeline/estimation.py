@@ -27,13 +27,12 @@ from estimator.hardware.capability import gpu
 from estimator.parallel.topology import Topology
 from estimator.pipeline.advice import Trial, advice, partly
 from estimator.pipeline.checkpoint_budget import recomputation
-from estimator.pipeline.judged import Judged, holds_too_much, judge_run
+from estimator.pipeline.judged import Judged, judge_run, overflows
 from estimator.pipeline.notes.gathered import texts
 from estimator.pipeline.notes.of_run import notes_of
 from estimator.pipeline.remembered import answers, question_of, settled
 from estimator.pipeline.run import Run, played
 from estimator.pipeline.step_time import duration
-from estimator.pipeline.verdict import offered
 from estimator.pipeline.whole_run import cost_of, course_of, hours_of, served_of
 from estimator.pricing.energy import energy
 from estimator.serving.engines import engine_of
@@ -62,37 +61,10 @@ def estimate(
     return answer
 
 
-def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
-    """What `estimate` says of a job in `fits`, sooner where even the peak is too much, or leaves a `roomy` share of the card and
-    the host is not asked about."""
-    run = played(job, allow_files)
-    limit = offered(run.card.memory_bytes, run.job)
-    if _overflows(run):
-        return False
-    if (
-        roomy
-        and run.job.host.memory is None
-        and limit is not None
-        and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
-    ):
-        return True
-    if limit is not None and holds_too_much(run, limit):
-        return False
-    return judge_run(run).verdict.fits
-
-
-def judged(job: Job | Mapping[str, Any], allow_files: bool = True, reserves: bool = True) -> Judged:
-    """What `estimate` says of a job's memory and verdict, without its time.
-
-    `reserves` False: sooner, without what the caching allocator reserves beyond the tensors.
-    """
-    return judge_run(played(job, allow_files), reserves)
-
-
 def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | None] | None:
     """The time of a step, and of the whole run, without the verdict; None if even the peak is more than the card offers."""
     run = played(job, allow_files)
-    if _overflows(run):
+    if overflows(run):
         return None
     time = duration(run.job, run.model.spec, run.place, run.card, run.simulation)
     return time, hours_of(run.job, course_of(run, time))
@@ -126,11 +98,6 @@ def time_of(job: Job | Mapping[str, Any], allow_files: bool = True) -> Time | No
     """The time of a step (of one that serves, to decode), whether the job fits or not; None where it is not known."""
     run = played(job, allow_files)
     return _step(run, _served(run, date.today()))
-
-
-def _overflows(run: Run) -> bool:
-    limit = offered(run.card.memory_bytes, run.job)
-    return limit is not None and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes > limit
 
 
 def _answer(run: Run, today: date, allow_files: bool) -> Answer:
@@ -180,7 +147,7 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
         asked = {**given, **{part: {**given.get(part, {}), **settings} for part, settings in change.items()}}
         try:
             tried = played(asked, allow_files)
-            if tried.job.task == "train" and _overflows(tried):
+            if tried.job.task == "train" and overflows(tried):
                 return Trial(tried.simulation.phases.peak.peak_bytes + tried.beside.total_bytes, False, least=True)
             found = judge_run(tried)
         except (InvalidJob, NotModelled):

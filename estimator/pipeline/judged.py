@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from estimator.contract.answer import (
     EngineMemory,
@@ -16,8 +18,8 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.host.memory import host_memory
 from estimator.parallel.uneven import uneven
-from estimator.pipeline.run import Run
-from estimator.pipeline.verdict import Verdict, judge, judge_host, judge_ram
+from estimator.pipeline.run import Run, played
+from estimator.pipeline.verdict import Verdict, judge, judge_host, judge_ram, offered
 from estimator.runtime.overheads import Overhead, facts, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.engines import engine_of, served_by
@@ -35,6 +37,39 @@ class Judged(NamedTuple):
     verdict: Verdict
     uneven: str
     """Why more GPUs take no less, where they do not share parameters evenly."""
+
+
+def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
+    """What `estimate` says of a job in `fits`, sooner where even the peak is too much, or leaves a `roomy` share of the card and
+    the host is not asked about."""
+    run = played(job, allow_files)
+    limit = offered(run.card.memory_bytes, run.job)
+    if overflows(run):
+        return False
+    if (
+        roomy
+        and run.job.host.memory is None
+        and limit is not None
+        and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
+    ):
+        return True
+    if limit is not None and _holds_too_much(run, limit):
+        return False
+    return judge_run(run).verdict.fits
+
+
+def judged(job: Job | Mapping[str, Any], allow_files: bool = True, reserves: bool = True) -> Judged:
+    """What `estimate` says of a job's memory and verdict, without its time.
+
+    `reserves` False: sooner, without what the caching allocator reserves beyond the tensors.
+    """
+    return judge_run(played(job, allow_files), reserves)
+
+
+def overflows(run: Run) -> bool:
+    """Whether even the peak is more than the card offers."""
+    limit = offered(run.card.memory_bytes, run.job)
+    return limit is not None and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes > limit
 
 
 def judge_run(run: Run, reserves: bool = True) -> Judged:
@@ -61,7 +96,7 @@ def several_models(job: Job) -> bool:
     return job.training.objective is not None and job.training.objective.several
 
 
-def holds_too_much(run: Run, limit: int) -> bool:
+def _holds_too_much(run: Run, limit: int) -> bool:
     """Whether what the caching allocator cannot give back is more than the job may take, with what lies beside it: found out
     sooner than how much it is."""
     if not _allocates(run.job):

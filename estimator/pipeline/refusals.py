@@ -9,7 +9,6 @@ from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.capacity import capacity
-from estimator.pricing.energy import grid
 from estimator.serving.engines import served_by
 from estimator.simulation.counting import refuse_without_torch
 from estimator.specs.resolve import Model
@@ -42,6 +41,14 @@ def _check_ram(job: Job) -> None:
         raise NotModelled(f"{server.title} on a CPU is not modelled: write serving.engine llama.cpp", "hardware.ram")
 
 
+def _check_grid(job: Job) -> None:
+    """A place whose electricity is not known is refused."""
+    if job.hardware.grid is not None:
+        from estimator.pricing.energy import grid
+
+        grid(job.hardware.grid)
+
+
 def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     """Raise `NotModelled` or `Contradiction` for settings that the model or the rest of the job does not go with."""
     _check_calibration(job)
@@ -55,7 +62,7 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     elif not (spec.forward_modelled and not (server and spec.sees)) and not (server and server.runs(spec)):
         serves = f"serving {spec.model_type} with {server.name} is not modelled yet" if server and spec.forward_modelled else ""
         raise NotModelled("; ".join(filter(None, (serves or spec.refusal, spec.instead))), "model")
-    grid(job.hardware.grid)
+    _check_grid(job)
     if job.task == "train":
         training = job.training
         if training.implementation not in (*spec.implementations, "megatron"):

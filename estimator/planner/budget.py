@@ -22,7 +22,8 @@ from estimator.contract.validation import validated
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.facts.spelling import LONGEST
 from estimator.hardware.accelerator import accelerator
-from estimator.pipeline.estimation import fits, step_time
+from estimator.pipeline.estimation import step_time
+from estimator.pipeline.judged import fits
 from estimator.planner.answers import Budget, BudgetRow
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any

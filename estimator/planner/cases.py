@@ -10,8 +10,7 @@ from estimator.contract.errors import Contradiction, InvalidValue, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.units import gib, parse_count
 from estimator.hardware.capacity import Capacity
-from estimator.pipeline.estimation import judged
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.judged import Judged, judged
 from estimator.planner.budget import spread
 from estimator.planner.headline import CONTEXT, SEQUENCE, for_model
 from estimator.planner.numbers import with_values

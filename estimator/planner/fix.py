@@ -16,8 +16,7 @@ from estimator.exchange.configuration import Framework, framework
 from estimator.exchange.documents import surroundings
 from estimator.exchange.patch import Original, original, read_original, replace, unified
 from estimator.hardware.parse import read_hardware
-from estimator.pipeline.estimation import judged
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.judged import Judged, judged
 from estimator.planner.answers import Change, Edit, Fix, Fixes
 from estimator.planner.fix_search import File, Step, search_fixes, steps_of
 from estimator.planner.moves import moves

@@ -13,8 +13,8 @@ from estimator.exchange import Surroundings, read
 from estimator.exchange.configuration import Framework
 from estimator.exchange.edits import CommandText, SettingsText, opened
 from estimator.exchange.found import Found, field_of
-from estimator.pipeline.estimation import judged, time_of
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.estimation import time_of
+from estimator.pipeline.judged import Judged, judged
 from estimator.planner.moves import Move, moves, numbers
 
 WORTH = 0.005

@@ -18,9 +18,8 @@ from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.remedies import EXPERTS
 from estimator.pipeline.verdict import offered
-from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import Change, smallest_change
-from estimator.planner.renting import hourly_price
+from estimator.planner.headline_answer import Fit, FitRow, HourlyPrice
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
@@ -95,9 +94,7 @@ def fit(
         hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=question.parameters,
         capacity_bytes=card.memory_bytes,
-        rent=hourly_price(machine, card.accelerator.name, hardware if isinstance(hardware, str) else "")
-        if card.accelerator
-        else None,
+        rent=_rent(machine, card, hardware if isinstance(hardware, str) else ""),
         rows=rows,
         assumptions=[
             *understood,
@@ -112,6 +109,15 @@ def fit(
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _rent(machine: Hardware, card: Capacity, written: str) -> HourlyPrice | None:
+    """What an hour costs of a card that has a name."""
+    if card.accelerator is None:
+        return None
+    from estimator.planner.renting import hourly_price  # prices are loaded where there may be one
+
+    return hourly_price(machine, card.accelerator.name, written)
 
 
 def _of_platform(card: Capacity, kind: Platform) -> str:
@@ -271,7 +277,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else _longest(question, way, answer),
-        tokens_per_second=question.tokens_per_second(answer.job) if verdict.fits else None,
+        tokens_per_second=question.tokens_per_second(answer.job) if verdict.fits and card.accelerator else None,
         job=answer.job.model_dump(mode="json"),
     )
 

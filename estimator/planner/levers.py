@@ -22,6 +22,7 @@ from estimator.planner.ranges import values
 
 STRATEGY, MICRO, STEPS = "parallelism.strategy", "training.micro_batch_size", "training.gradient_accumulation_steps"
 TENSOR, PIPELINE, CONTEXT, EXPERT = (f"parallelism.{name}" for name in ("tensor", "pipeline", "context", "expert"))
+LAYERS = "parallelism.pipeline_layers"
 CHECKPOINTS, ACTIVATIONS = "training.activation_checkpointing", "offload.activations"
 KERNELS, LOSS = "training.implementation", "training.loss"
 OPTIMIZER, GRADIENTS, PARAMETERS = (f"offload.{name}" for name in ("optimizer", "gradients", "parameters"))
@@ -58,6 +59,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
 """Fields that stay as they are unless they are allowed, and the values that they may then have beside the job's own."""
 DERIVED = (STEPS, "parallelism.data", "parallelism.replicas")
 """Fields that follow from the others."""
+FEWEST_LAYERS = 2
+"""Of a stage of a pipeline whose stages have one layer more or fewer: with less, most of them would wait for the others."""
 LEAST_WORK = "none"
 """Of `CHECKPOINTS` and `ACTIVATIONS`: nothing is computed twice, nothing copied."""
 MOST_WORK = "full"
@@ -165,25 +168,38 @@ class Levers:
 
     @property
     def _tabled(self) -> set[str]:
-        return {*CHOICES, *ASKED, STRATEGY, MICRO, TENSOR, PIPELINE, EXPERT, OPTIMIZER, GRADIENTS, PARAMETERS}
+        return {*CHOICES, *ASKED, STRATEGY, MICRO, TENSOR, PIPELINE, LAYERS, EXPERT, OPTIMIZER, GRADIENTS, PARAMETERS}
 
     def _degrees(self, extent: Extent) -> Iterator[tuple[Settings, int]]:
         """Degrees of the kinds of parallelism, and the sequences that each rank has in a step."""
         megatron = self.job.training.implementation == "megatron"
         within = [d for d in _divisors(extent.gpus) if d & (d - 1) == 0]
         tensors = self.among(TENSOR, within)
-        depth = self.spec.depth
-        pipelines = self.among(PIPELINE, [d for d in _divisors(extent.total) if depth % d == 0] if megatron else ())
+        pipelines = self._pipelines(extent) if megatron else [{PIPELINE: one} for one in self.among(PIPELINE, ())]
         contexts = self.among(CONTEXT, within if CONTEXT in self.allowed else ())
         experts = self._experts(extent) if megatron else [self.own(EXPERT)]
         for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, experts):
-            ranks, rest = divmod(extent.total, tensor * pipeline * context)
+            ranks, rest = divmod(extent.total, tensor * pipeline[PIPELINE] * context)
             if rest or not ranks or (ranks * context * tensor) % expert:
                 continue
             if self.exact and self.sequences % ranks:
                 continue
             each = max(1, self.sequences // ranks)
-            yield {TENSOR: tensor, PIPELINE: pipeline, CONTEXT: context, EXPERT: expert}, each
+            yield {TENSOR: tensor, **pipeline, CONTEXT: context, EXPERT: expert}, each
+
+    def _pipelines(self, extent: Extent) -> list[Settings]:
+        """Stages of a pipeline, with the layers of each where not all have as many: the first and the last have fewer, as the
+        embedding and the loss are there besides."""
+        asked, depth = self.job.parallelism, self.spec.depth
+        whole = asked.model_chunks in (None, 1) and asked.pipeline_schedule in (None, "1f1b")
+        fitting = [d for d in _divisors(extent.total) if depth % d == 0 or (whole and depth // d >= FEWEST_LAYERS)]
+        found = []
+        for stages in self.among(PIPELINE, fitting):
+            layers = asked.pipeline_layers if stages == asked.pipeline else None
+            if layers is None and whole and depth % stages:
+                layers = _uneven(depth, stages)
+            found.append({PIPELINE: stages, LAYERS: layers})
+        return found
 
     def _experts(self, extent: Extent) -> list[int]:
         every = getattr(self.spec, "num_experts", None) or 1
@@ -248,6 +264,13 @@ def read_denied(job: Job, texts: Iterable[str]) -> dict[str, tuple[Any, ...] | N
         place(job, name)
         found[name] = values(job, name, said).taken if sign else None
     return found
+
+
+def _uneven(layers: int, stages: int) -> tuple[int, ...]:
+    """As many layers on each stage as there can be, with one fewer on stages at both ends."""
+    fewer, more = divmod(layers, stages)
+    ends = stages - more
+    return (fewer,) * (ends // 2) + (fewer + 1,) * more + (fewer,) * (ends - ends // 2)
 
 
 def _divisors(number: int) -> list[int]:

@@ -18,8 +18,7 @@ from estimator.contract.job import Job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import job_of
 from estimator.families.spec import ModelSpec
-from estimator.pipeline.estimation import judged
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.judged import Judged, judged
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Limit, TriedValue
 from estimator.planner.edge import Edge, Search, Seen, outermost

@@ -21,7 +21,7 @@ from estimator.planner.cases import Own
 from estimator.planner.fleet import cards, sizes
 from estimator.planner.levers import Levers, read_allowed, read_denied
 from estimator.planner.plan_answer import Looked, Plan
-from estimator.planner.plan_candidates import ENOUGH, STEP, Point
+from estimator.planner.plan_candidates import ENOUGH, STEP, Findings, Point
 from estimator.planner.plan_pieces import Watch, rows, search_all
 from estimator.planner.plan_rows import cheapest_row, quickest_row, roomiest_row, row
 from estimator.planner.plan_search import PlanSearch, points
@@ -139,7 +139,7 @@ def _answer(search: PlanSearch, model: str, top: int | None, executor: Executor 
     offer = next((one.seen.rented.offer for one in held if one.seen.rented is not None), None)
     return Plan(
         model=model,
-        possible=True if held else None if found.unknown or not search.complete else False,
+        possible=True if held else None if found.unknown or not search.complete or _untried(found) else False,
         reason=_reason(search, len(held)),
         cheapest=cheapest,
         quickest=quickest,
@@ -171,11 +171,17 @@ def _reason(search: PlanSearch, ways: int) -> str:
         return f"{ways} ways are beaten by none{part}" if ways > 1 else f"one way beats all others{part}"
     if not search.complete:
         return f"ended before any was found that does it, with {settled:,} of {candidates:,} candidates settled"
+    if _untried(found):
+        every = "every candidate was refused" if not found.nearest else "every candidate that may fit was refused"
+        return f"{every}: {found.refusals.most_common(1)[0][0]}"
     if found.counts["beyond"] or not found.nearest:
-        if found.refusals and not found.counts["beyond"]:
-            return f"every candidate was refused: {found.refusals.most_common(1)[0][0]}"
         return "what fits is beyond the limits"
     return f"nothing fits; nearest to it, {found.nearest[1]}"
+
+
+def _untried(found: Findings) -> bool:
+    """Whether nothing was simulated, and something refused that bounds had not left out: then nothing is known of what fits."""
+    return bool(found.refusals) and not found.counts["simulated"]
 
 
 def _assumptions(search: PlanSearch) -> Iterator[str]:

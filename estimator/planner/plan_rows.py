@@ -10,7 +10,9 @@ from typing import Any
 from estimator.contract.units import gib, money
 from estimator.planner.levers import (
     KERNELS,
+    LAYERS,
     LOSS,
+    PIPELINE,
     STEPS,
     STRATEGIES,
     STRATEGY,
@@ -95,7 +97,7 @@ def _lever(name: str) -> str:
     """Fields that change together have one name; that which follows from the others has none."""
     if name.startswith("offload.") and name != "offload.activations":
         return "offload"
-    return "" if name == STEPS else KERNELS if name == LOSS else name
+    return {STEPS: "", LOSS: KERNELS, LAYERS: PIPELINE}.get(name, name)
 
 
 def _near(search: PlanSearch, held: Held) -> Iterator[tuple[Point, Settings, dict[str, Any]]]:

@@ -11,8 +11,8 @@ from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Hardware
 from estimator.contract.units import money
 from estimator.planner.amounts import Money
-from estimator.planner.answers import HourlyPrice
 from estimator.planner.budget import rented_for
+from estimator.planner.headline_answer import HourlyPrice
 from estimator.pricing.cost import instances_of, suiting
 from estimator.pricing.offer import Offer
 from estimator.pricing.prices import offers

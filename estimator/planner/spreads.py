@@ -8,16 +8,15 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
+from estimator.contract.answer.part import IN_RAM
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware, Job
-from estimator.contract.rows import IN_RAM
 from estimator.facts import catalogue
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import tensor_degrees
-from estimator.pipeline.estimation import fits, judged, time_of
-from estimator.pipeline.judged import Judged
+from estimator.pipeline.judged import Judged, fits, judged
 from estimator.planner.ways import Way
 from estimator.serving.llamacpp.devices import MOST_DEVICES
 from estimator.simulation.counting import can_count, counted_parameters
@@ -67,6 +66,8 @@ class Question:
 
     def tokens_per_second(self, job: Job) -> float | None:
         """How fast a job of the model trains, or writes its answers, on all GPUs; None where that is not known."""
+        from estimator.pipeline.estimation import time_of  # what knows time is loaded for a card of which it is known
+
         try:
             time = time_of(job, self.allow_files)
         except NotModelled:

@@ -12,8 +12,6 @@ from estimator.contract.job.hardware import Currency, Kind
 
 SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 """Seconds of each unit in which time is billed."""
-ANYWHERE = "any", "all"
-"""Regions of an offer that is the same in each, or whose provider names none."""
 OLD_DAYS = 90
 """Age in days from which a price is said to be old."""
 

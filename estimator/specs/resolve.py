@@ -25,7 +25,7 @@ from estimator.specs.stored import REPACKED, Stored, stripped
 from estimator.specs.unbuilt import unbuilt
 
 if TYPE_CHECKING:
-    from estimator.weights import Checkpoint
+    from estimator.weights.checkpoint import Checkpoint
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])(?:[\s-]*dense)?", re.IGNORECASE)
 _MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNORECASE)
@@ -197,7 +197,7 @@ def _from_config(path: Path) -> Model:
 def _from_weights(path: Path) -> Model:
     """The architecture that a GGUF file says, or the config.json beside a safetensors file."""
     from estimator.specs.architecture import architecture
-    from estimator.weights import read_checkpoint
+    from estimator.weights.read import read_checkpoint
 
     checkpoint = read_checkpoint(path)
     config = Path(checkpoint.path).parent / "config.json"
@@ -222,7 +222,7 @@ def _without(name: str, suffix: str) -> str:
 
 def _held_beside(path: Path) -> Checkpoint | None:
     """The weights in the folder of a config.json, if there are any that can be read."""
-    from estimator.weights import read_checkpoint
+    from estimator.weights.read import read_checkpoint
 
     try:
         return read_checkpoint(path.parent)

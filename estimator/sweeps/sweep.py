@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from estimator.sweeps.arrays import BYTES, NO, NOT_SAID, ONE_BY_ONE, REFUSED, UNKNOWN, YES, Sweep
 from estimator.sweeps.block import Block, question_of, remembered
 from estimator.sweeps.executors import results

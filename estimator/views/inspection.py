@@ -25,7 +25,7 @@ from estimator.specs.published import PublishedModel
 from estimator.specs.resolve import WEIGHTS, Model, has_weights, resolve
 
 if TYPE_CHECKING:
-    from estimator.weights import Checkpoint
+    from estimator.weights.checkpoint import Checkpoint
 
 BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "float8": 8, "int8": 8, "int4": 4}
 """Bits of one number of each type, without the scales that a quantization adds."""
@@ -163,7 +163,7 @@ def _stored(name: str) -> Stored | None:
     """What the weights hold that a path names, or that lie in the folder that it names; None if it names none."""
     if not (has_weights(Path(name)) if os.path.isdir(name) else name.lower().endswith(WEIGHTS)):
         return None
-    from estimator.weights import read_checkpoint
+    from estimator.weights.read import read_checkpoint
 
     return _held(read_checkpoint(name))
 

@@ -18,7 +18,8 @@ from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
 from estimator.measured.bottleneck_answer import Profiled
 from estimator.measured.calibration_answer import Calibrated
-from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
+from estimator.planner.answers import Budget, Differences, Fixes, Limit
+from estimator.planner.headline_answer import Fit
 from estimator.planner.plan_answer import Plan
 from estimator.planner.replicas_answer import Replicas
 from estimator.planner.swept import Swept

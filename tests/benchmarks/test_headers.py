@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from estimator.weights import read_checkpoint
+from estimator.weights.read import read_checkpoint
 from tests.weight_files import ARRAY, FLOAT32, INT32, STRING, Info, Pair, gguf_header, safetensors_bytes, tensor_bytes, written
 
 pytestmark = pytest.mark.slow

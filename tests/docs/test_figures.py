@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from estimator import Job, estimate, inspect_model
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from tests.jobs import ROOT, cases, merged
 from tests.schemas import schema
 

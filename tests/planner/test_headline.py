@@ -14,9 +14,10 @@ from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import read_hardware
-from estimator.pipeline.estimation import estimate, fits
-from estimator.planner.answers import Fit
+from estimator.pipeline.estimation import estimate
+from estimator.pipeline.judged import fits
 from estimator.planner.headline import fit
+from estimator.planner.headline_answer import Fit
 from estimator.planner.ways import every_way, platform, platforms, ways
 from tests.jobs import cases
 

@@ -15,7 +15,7 @@ import yaml
 from estimator import InvalidJob, Limit, UnknownName, WillItFitError, limit
 from estimator.cli.main import main
 from estimator.contract.errors import NotModelled
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from tests.jobs import merged
 
 WIDE = 128256
@@ -93,10 +93,8 @@ def all_that_fit(job: dict[str, Any], name: str) -> Iterator[int]:
             yield value
 
 
-@pytest.mark.share(4)
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(16))
-def test_it_is_the_outermost_of_all_that_fit(seed: int) -> None:
+def beside_all(seed: int) -> None:
+    """Assert that the limit of a job that is drawn is the outermost of all values that fit."""
     job, name, bound = drawn(seed)
     fitting = list(all_that_fit(job, name))
     outermost = (max if bound == "max" else min)(fitting, default=None)
@@ -111,6 +109,13 @@ def test_it_is_the_outermost_of_all_that_fit(seed: int) -> None:
             assert found.untried == 0 or tries < FARTHEST
             assert outermost is not None
             assert found.value == outermost or (found.untried and found.value < outermost <= found.value + found.untried)
+
+
+@pytest.mark.share(4)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
+def test_it_is_the_outermost_of_all_that_fit(seed: int) -> None:
+    beside_all(seed)
 
 
 QLORA: dict[str, Any] = {

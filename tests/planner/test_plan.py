@@ -19,7 +19,18 @@ from estimator.contract.job import read_job
 from estimator.pipeline.estimation import step_time
 from estimator.pipeline.run import played
 from estimator.planner import amounts
-from estimator.planner.levers import ACTIVATIONS, CHECKPOINTS, CHOICES, Levers, no_more_work, read_allowed, read_denied
+from estimator.planner.levers import (
+    ACTIVATIONS,
+    CHECKPOINTS,
+    CHOICES,
+    LAYERS,
+    PIPELINE,
+    Extent,
+    Levers,
+    no_more_work,
+    read_allowed,
+    read_denied,
+)
 from estimator.planner.plan_answer import Plan
 from estimator.planner.plan_bounds import Arithmetic, saved_bytes, weight_bytes
 from estimator.planner.plan_candidates import Aims, Point, Seen, Trial, steps
@@ -267,6 +278,23 @@ def test_what_does_not_fit_says_what_is_nearest() -> None:
     found = asked({"model": "llama-3.1-70b"}, on="8GB", deny=["offload", "training.loss"])
     assert found.possible is False
     assert "too much" in found.reason
+
+
+def test_layers_that_do_not_divide_are_shared_out_as_its_authors_did() -> None:
+    job = read_job({"model": "llama-3.1-405b", "training": {"implementation": "megatron"}})
+    families = Levers(job, resolve(job.model).spec, {}, {}, False, 2048).families(Extent(8, 2048))
+    stages = {family[PIPELINE]: family[LAYERS] for family in families}
+    assert stages[2] is None
+    assert stages[4] == (31, 32, 32, 31)
+    assert stages[16] == (7, *[8] * 14, 7)
+    assert 64 not in stages
+
+
+def test_a_job_that_is_refused_is_not_said_not_to_fit() -> None:
+    job = {"model": "llama-3-8b", "training": {"implementation": "megatron", "precision": "bf16-mixed"}}
+    found = asked(job, on="8xh100")
+    assert found.possible is None
+    assert "Megatron-Core's are megatron-bf16" in found.reason
 
 
 def test_an_interrupt_keeps_what_was_found() -> None:

@@ -20,7 +20,6 @@ from estimator import (
     count_module,
     estimate,
     inspect_model,
-    weights,
 )
 from estimator.cli.main import main
 from estimator.families import count
@@ -30,6 +29,7 @@ from estimator.specs.published import VARIABLE, every
 from estimator.specs.resolve import resolve
 from estimator.views import listing
 from estimator.views.inspection import Counts
+from estimator.weights import read
 
 SMALL: dict[str, Any] = {
     "model_type": "llama",
@@ -256,7 +256,7 @@ def test_an_unknown_architecture_is_counted_by_its_weights(tmp_path: Path, capsy
 def test_headers_are_read_once_and_their_names_in_either_case(tmp_path: Path) -> None:
     folder = saved(tmp_path, model_type="llama")
     index = (folder / "model.safetensors.index.json").rename(folder / "MODEL.SAFETENSORS.INDEX.JSON")
-    with mock.patch.object(weights, "read_checkpoint", wraps=weights.read_checkpoint) as reading:
+    with mock.patch.object(read, "read_checkpoint", wraps=read.read_checkpoint) as reading:
         card = inspect_model(str(index))
     assert reading.call_count == 1
     assert card.stored

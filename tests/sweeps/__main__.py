@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import read_job
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from estimator.specs.resolve import resolve
 from estimator.sweeps.arrays import BY_PROGRAM, ONE_BY_ONE, REFUSED
 from estimator.sweeps.sweep import sweep

@@ -10,7 +10,7 @@ import pytest
 
 from estimator import InvalidJob, NotModelled, estimate, sweep
 from estimator.contract.job import read_job
-from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import judged
 from estimator.sweeps.arrays import BY_PROGRAM, NO, ONE_BY_ONE, REFUSED, UNKNOWN, YES
 from estimator.sweeps.block import remembered
 from tests.jobs import job_of, table

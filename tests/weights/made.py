@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from estimator.contract.errors import InvalidJob
-from estimator.weights import read_checkpoint
+from estimator.weights.read import read_checkpoint
 from tests.weight_files import (
     INT32,
     LLAMA,

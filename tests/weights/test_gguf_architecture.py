@@ -14,8 +14,9 @@ from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from estimator.families import FAMILIES, count
 from estimator.families.from_config import from_mapping
 from estimator.specs.architecture import architecture
-from estimator.weights import Checkpoint, read_checkpoint
+from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.gguf_config import CONFIGS
+from estimator.weights.read import read_checkpoint
 from tests.jobs import TESTS, content
 from tests.weight_files import ARRAY, BOOL, FLOAT32, STRING, UINT32, Pair, gguf_bytes, gguf_checkpoint, written
 

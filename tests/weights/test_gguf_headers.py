@@ -12,9 +12,9 @@ import pytest
 
 from estimator.contract.reading import load_yaml
 from estimator.specs.architecture import architecture
-from estimator.weights import read_checkpoint
 from estimator.weights.cursor import MOST_VALUES
 from estimator.weights.dtypes import FILE, ggml_removed, ggml_types
+from estimator.weights.read import read_checkpoint
 from tests.weight_files import (
     ARRAY,
     BOOL,

@@ -9,8 +9,8 @@ import numpy
 import pytest
 
 from estimator.specs.architecture import architecture
-from estimator.weights import read_checkpoint
 from estimator.weights.dtypes import ggml_types
+from estimator.weights.read import read_checkpoint
 
 gguf: Any = pytest.importorskip("gguf")
 DIFFER = {"Q8_1"}

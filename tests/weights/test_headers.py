@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from estimator.weights import read_checkpoint
 from estimator.weights.dtypes import safetensors_bits
 from estimator.weights.files import MOST_HEADER_BYTES, MOST_MARKS
+from estimator.weights.read import read_checkpoint
 from tests.weight_files import (
     ENTRIES,
     safetensors_bytes,

@@ -18,9 +18,10 @@ from safetensors import SafetensorError
 
 from estimator.contract.errors import InvalidJob
 from estimator.specs.architecture import architecture
-from estimator.weights import Checkpoint, read_checkpoint
+from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.dtypes import safetensors_bits
 from estimator.weights.files import MOST_HEADER_BYTES, MOST_MARKS
+from estimator.weights.read import read_checkpoint
 from estimator.weights.safetensors import read_safetensors
 from tests import fuzz_weights
 from tests.weight_files import (

@@ -6,6 +6,9 @@ import json
 
 from pydantic import BaseModel, ConfigDict
 
+IN_RAM = "CPU"
+"""How a model is spread where there is no GPU."""
+
 
 class AnswerPart(BaseModel):
     """The base of every model of an answer: unknown fields are refused, and nothing can be changed."""
@@ -36,3 +39,8 @@ class WholeAnswer(AnswerPart):
         from estimator.contract.answer.notebook import markdown
 
         return markdown(self)
+
+
+class Versions(AnswerPart):
+    software: str
+    data: str

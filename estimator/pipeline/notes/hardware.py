@@ -13,7 +13,6 @@ from estimator.serving.engine import compute_type
 from estimator.serving.engines import engine_of
 from estimator.serving.transformers.engine import TRANSFORMERS
 from estimator.tape.dtypes import DType
-from estimator.timing.links import between_gpus
 from estimator.training.overrides import precision_of
 
 
@@ -24,6 +23,8 @@ def of_hardware(job: Job, place: Topology, card: Capacity) -> Iterator[Said]:
         text = "a node's GPUs are taken to be connected as A100s are, by NVLink; what NCCL allocates depends on it"
         yield Said("assumed-links", text, "hardware.gpu")
     if card.accelerator is not None and (place.gpus > 1 if job.task == "train" else place.tensor > 1):
+        from estimator.timing.links import between_gpus
+
         yield from all_said("bandwidths", between_gpus(job.hardware, card.accelerator), "hardware.gpu")
 
 

@@ -11,7 +11,6 @@ from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families import count
 from estimator.families.build import Builder
-from estimator.families.experts import MoeSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
@@ -119,6 +118,8 @@ def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
     chosen = asked.cpu_moe or asked.override_tensor or asked.n_cpu_moe is not None or asked.gpu_layers is not None
     if chosen:
         return
+    from estimator.families.experts import MoeSpec
+
     text = spec.language_model
     layers = text.depth
     if isinstance(text, MoeSpec) or getattr(text, "enable_moe_block", False):

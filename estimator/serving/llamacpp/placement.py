@@ -25,7 +25,7 @@ from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
-from estimator.weights import Checkpoint
+from estimator.weights.checkpoint import Checkpoint
 
 PADDED_ROW = 512
 """Elements that CUDA's matrices of blocks have rows filled up to (MATRIX_ROW_PADDING, ggml-cuda.cu)."""
