@@ -140,7 +140,7 @@ class Unit:
         several = len(made)
 
         def come(number: int, gradients: dict[int, Gradient] | None) -> None:
-            waiting.append(gradients and gradients[number])
+            waiting.append(None if gradients is None else gradients[number])
             if len(waiting) < several:
                 return
             left = self.shared.tape.enter(self.slot) if several > 1 else self.shared.tape.slot

@@ -48,7 +48,7 @@ def test_a_dense_models_kernels_take_as_long_as_the_tapes(model: str, weights: s
     clock = Clock(accelerator("h100"), curves("h100"))
 
     def seconds(tape: Tape) -> float:
-        return sum(seconds_of(run.job, tape, clock, phase)[0].values())
+        return sum(seconds_of(run.job, spec, run.place, tape, clock, phase)[0].values())
 
     ways = [trace(run.job, spec, run.place, gpu(run.job, run.card)) for trace in (trace_kernels, trace_speed)]
     assert seconds(ways[0]) == pytest.approx(seconds(ways[1]), rel=0.02)
