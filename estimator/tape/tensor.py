@@ -18,7 +18,8 @@ class Tensor:
     """A tensor of `shape` and `dtype` on `storage`; `strides` is None where it is contiguous.
 
     `grad_fn` and `output_nr` say which node of the graph made it. A leaf that requires gradients has none, and collects
-    its gradient in `grad`; `on_grad` is called each time it has, `hooks` before that. A view in torch keeps the tensor that it is a view of.
+    its gradient in `grad`; `on_grad` is called each time it has, `hooks` before that. A view in torch keeps the tensor that it
+    is a view of.
     """
 
     __slots__ = (
