@@ -130,8 +130,8 @@ class Wav2Vec2:
         count = spec.num_hidden_layers
         return build.layers(count, lambda _: Layer(spec, build, SelfAttention(spec, build)), "encoder.layers", "encoder.")
 
-    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Last hidden states, [batch, frames, size], and what is held of the convolutions to the end."""
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Last hidden states, [batch, frames, size], and what it returns of the convolutions."""
         features = transpose(self.extractor(samples), 1, 2)
         hidden, features = self.projection(features)
         hidden = self._masked(hidden)
@@ -139,7 +139,7 @@ class Wav2Vec2:
         tape.states = [] if self.shows else None
         out = self._encoded(hidden)
         self.shown, tape.states = tape.states or [], None
-        return out, features
+        return out, features if self.spec.returns_features else None
 
     def release(self, tape: Tape) -> None:
         """Let the hidden states go, each layer's in its slot."""

@@ -73,7 +73,7 @@ class Projection:
     def __init__(self, spec: Wav2Vec2Spec, build: Builder):
         size = spec.conv_dim[-1]
         normed = getattr(spec, "feat_proj_layer_norm", True)
-        self.holds_normed = spec.holds_normed
+        self.returns_normed = spec.returns_features
         self.norm = build.layer_norm("feature_projection.layer_norm", size) if normed else None
         self.projection = build.linear("feature_projection.projection", size, spec.hidden_size, True)
         self.dropout = spec.feat_proj_dropout
@@ -81,7 +81,7 @@ class Projection:
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What the encoder gets, and what the model holds to its end."""
         out = hidden if self.norm is None else self.norm(hidden)
-        held = out if self.holds_normed else hidden
+        held = out if self.returns_normed else hidden
         out = self.projection(out)
         return dropout(out, self.dropout), held
 

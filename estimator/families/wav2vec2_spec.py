@@ -28,8 +28,8 @@ class Wav2Vec2Spec(ModelSpec):
     why_not_vllm = "its registry has no model that writes down what it hears frame by frame"
     in_sglang = "none"
     why_not_sglang = "it has no model that writes down what it hears frame by frame"
-    holds_normed: ClassVar[bool] = True
-    """Whether what is held of the convolutions to the end is normed."""
+    returns_features: ClassVar[bool] = True
+    """Whether the model returns the norm of its convolutions' output; else it holds that output until it returns."""
 
     hidden_size: Size = 768
     num_hidden_layers: Depth = 12
@@ -96,6 +96,6 @@ class Wav2Vec2Spec(ModelSpec):
 
 class HubertSpec(Wav2Vec2Spec):
     modelled = Wav2Vec2Spec.modelled | {"adapter_attn_dim": (None,)}
-    holds_normed = False
+    returns_features = False
 
     feat_proj_layer_norm: bool = True

@@ -118,8 +118,9 @@ class Unit:
         wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
         if self.full.requires_grad or not wanted or not self.shared.tape.grad_enabled:
             return inputs
-        if all((node := inputs[i].grad_fn) is not None and (len(wanted) > 1 or node.hooks) for i in wanted):
-            self._await([(inputs[i].grad_fn, inputs[i].output_nr) for i in wanted])
+        made = [inputs[i].grad_fn for i in wanted]
+        if (len(made) > 1 and any(made)) or (made[0] is not None and made[0].hooks):
+            self._await([(node or inputs[i], inputs[i].output_nr) for node, i in zip(made, wanted, strict=True)])
             return inputs
 
         def passed(*gradients: Tensor) -> list[Tensor]:
@@ -134,8 +135,8 @@ class Unit:
             inputs[i].output_nr = number
         return inputs
 
-    def _await(self, made: list[tuple[Node, int]]) -> None:
-        """Free it when gradients have come to all that made its inputs, to which nothing that waits refers."""
+    def _await(self, made: list[tuple[Node | Tensor, int]]) -> None:
+        """Free it when gradients have come to all that made its inputs, or to leaves; nothing that waits refers to those."""
         waiting: list[Gradient] = []
         several = len(made)
 

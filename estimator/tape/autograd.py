@@ -205,6 +205,8 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Tensor]) -> None:
                 _meet(sums, edge, gradient)
             gradient = None
             if not uses[edge] and edge in sums:
+                for hook in edge.hooks:
+                    hook({0: sums[edge]})
                 alone = is_alone(sums, edge)
                 gradient = sums.pop(edge)
                 _collect(edge, gradient, alone)

@@ -18,7 +18,8 @@ class Tensor:
     """A tensor of `shape` and `dtype` on `storage`; `strides` is None where it is contiguous.
 
     `grad_fn` and `output_nr` say which node of the graph made it. A leaf that requires gradients has none, and collects
-    its gradient in `grad`; `on_grad` is called each time it has. A view in torch keeps the tensor that it is a view of.
+    its gradient in `grad`; `on_grad` is called each time it has, `hooks` before that. A view in torch keeps the tensor that it
+    is a view of.
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class Tensor:
         "dtype",
         "grad",
         "grad_fn",
+        "hooks",
         "is_view",
         "on_grad",
         "output_nr",
@@ -44,6 +46,7 @@ class Tensor:
         self.strides = strides
         self.requires_grad = False
         self.grad_fn: Node | None = None
+        self.hooks: tuple[Callable[[dict[int, Tensor | None]], None], ...] = ()
         self.output_nr = 0
         self.grad: Tensor | None = None
         self.on_grad: Callable[[], None] | None = None

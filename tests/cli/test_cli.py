@@ -59,7 +59,8 @@ def test_the_same_hardware_however_it_is_written(capsys: pytest.CaptureFixture[s
 def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [["llama 3 8b", "--on", "rtx 4090"], ["llama", "3", "8b", "--on", "rtx", "4090"]]
     assert len({printed(capsys, *words, "--task", "qlora") for words in asked}) == 1
-    questions = ["will 13B fit on 2x24GB?", "13B on 2x24GB", "can I fine-tune 13B on 2x24GB", "13B --on 2x24GB"]
+    questions = ["will 13B fit on 2x24GB?", "13B on 2x24GB", "can I fine tune 13B with 2x24GB", "13B --on 2x24GB"]
+    questions += ["can 2x24GB train 13B?", "is 2x24GB enough to fine-tune 13B"]
     assert len({printed(capsys, *text.split(), "--task", "qlora") for text in questions}) == 1
     assert printed(capsys, "--on", "24GB", "llama-3-8b", "--task", "qlora").startswith("llama-3-8b on 24GB")
 
