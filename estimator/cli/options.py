@@ -111,9 +111,7 @@ def takes_file(parser: argparse.ArgumentParser) -> None:
 
 def takes_data(parser: argparse._ActionsContainer) -> None:
     """A local file of the samples that a job trains on."""
-    text = (
-        "JSON lines or Parquet on this machine: the samples that a file trains on, for the longest batch and the lengths of all"
-    )
+    text = "JSON or Parquet on this machine: the samples that a file trains on, for the longest batch and the lengths of all"
     parser.add_argument("--data", metavar="FILE", help=text)
     parser.add_argument(
         "--tokenizer",

@@ -1,4 +1,4 @@
-"""The lengths of the samples that a job trains on, read from a local file of them: JSON lines, or Parquet.
+"""The lengths of the samples that a job trains on, read from a local file of them: JSON lines, a list in JSON, or Parquet.
 
 A file is bounded before it is read: bytes, rows, and the size of a row. Of a larger one the first part is read, and that is said.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -27,8 +28,11 @@ MOST_ROW = 4 << 20
 MOST_ROWS = 2_000_000
 MOST_PARTS = 100_000
 TOKENIZER_BYTES = 64 << 20
+CHUNK, BEGINNING = 1 << 16, 64
+"""Letters of a list that are read at a time, and bytes of which the first that is no blank says whether it is one."""
 PARQUET_ROWS = 16
 """Rows that are decoded at a time: a dictionary's entry may stand in each of them."""
+_BETWEEN = re.compile(r"[, \t\r\n]*")
 FILE = Path(__file__).with_suffix(".yaml")
 
 Count = Callable[[str], int]
@@ -82,16 +86,19 @@ def read_data(path: str | Path, tokenizer: str | Path | None = None) -> Data:
     """
     where = Path(path)
     if not where.is_file():
-        raise Unreadable("is no file: --data takes a local file of JSON lines or Parquet", str(path)[:200])
+        raise Unreadable("is no file: --data takes a local file of JSON lines, of a list in JSON, or Parquet", str(path)[:200])
     count, counted = _by_tokenizer(Path(tokenizer)) if tokenizer else (_by_ratio, _ratio_said())
     shape: Shape | None = None
     found: list[int] = []
     whole = True
-    for number, row in enumerate(_parquet(where) if where.suffix == ".parquet" else _json_lines(where), 1):
+    rows = _parquet(where) if where.suffix == ".parquet" else _json_list(where) if _is_list(where) else _json_lines(where)
+    for number, row in enumerate(rows, 1):
         if row is None or number > MOST_ROWS:
             whole = False
             break
         shape = shape or _shape(row, str(path))
+        if absent := next((name for name in shape.columns if name not in row), None):
+            raise InvalidValue(f"has no {absent}, which the first sample has: write it in each", f"{str(path)[:200]}:{number}")
         found.append(_tokens(row, shape, count, f"{path}:{number}"))
     if shape is None:
         raise Unreadable("holds no sample", str(path))
@@ -118,6 +125,47 @@ def _json_lines(path: Path) -> Iterator[Mapping[str, Any] | None]:
                     yield _row(line, f"{path}:{number}")
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror or error}", str(path)) from None
+
+
+def _is_list(path: Path) -> bool:
+    """Whether a file begins as a list in JSON."""
+    try:
+        with path.open("rb") as file:
+            return file.read(BEGINNING).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror or error}", str(path)) from None
+
+
+def _json_list(path: Path) -> Iterator[Mapping[str, Any] | None]:
+    """The samples of a list, of which no more is held than one, and what was read with it; None where more is there than is
+    read."""
+    decoder, size, number = json.JSONDecoder(), 0, 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text, at = file.read(CHUNK).lstrip(), 1
+            while True:
+                at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+                if text.startswith("]", at):
+                    return
+                try:
+                    row, at = decoder.raw_decode(text, at)
+                except (ValueError, RecursionError):
+                    text, at = text[at:], 0
+                    part = file.read(max(CHUNK, len(text))) if len(text) <= MOST_ROW else ""
+                    if not part:
+                        why = f"sample {number + 1} is no JSON, or has more than {MOST_ROW:,} letters"
+                        raise Unreadable(why, str(path)) from None
+                    text, size = text + part, size + len(part)
+                    continue
+                number += 1
+                if not isinstance(row, Mapping):
+                    raise Unreadable(f"is no mapping of columns but {type(row).__name__}", f"{path}:{number}")
+                if size > MOST_BYTES:
+                    yield None
+                    return
+                yield row
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreadable(f"cannot be read: {error}"[:200], str(path)) from None
 
 
 def _row(line: bytes, where: str) -> Mapping[str, Any]:

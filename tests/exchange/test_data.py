@@ -38,6 +38,8 @@ WRONG = [
     (b"[1]", "is no mapping of columns"),
     (b"{", "is no JSON"),
     (b"[" * 10_000, "is no JSON"),
+    (b'[{"text": "a"}, {"text": "b"', "sample 2 is no JSON"),
+    (b'{"text": "a"}\n{"words": "b"}', "d.jsonl:2: has no text, which the first sample has"),
     (b"\xff\xfe", "is no JSON"),
     (b"\0" * 10_000_000, "more than 4,194,304 bytes"),
     (b'{"id": 1}', "its columns are id: read are input_ids"),
@@ -58,6 +60,12 @@ def axolotl(tokens: int, rows: int = 1, packed: bool = False) -> Found:
 @pytest.mark.parametrize(("row", "tokens"), SAMPLES)
 def test_a_sample_is_counted(tmp_path: Path, row: dict[str, Any], tokens: int) -> None:
     assert read_data(jsonl(tmp_path / "d.jsonl", [row])).lengths == [tokens]
+
+
+def test_a_list_is_read_as_its_samples(tmp_path: Path) -> None:
+    path, rows = tmp_path / "d.json", [{"text": "é]" * number} for number in range(300)] * 3
+    path.write_text(json.dumps(rows, indent=2, ensure_ascii=False), encoding="utf-8")
+    assert read_data(path).lengths == read_data(jsonl(tmp_path / "d.jsonl", rows)).lengths
 
 
 @pytest.mark.parametrize(("row", "tokens"), SAMPLES)

@@ -24,6 +24,7 @@ def read(conf: Configuration) -> None:
     conf.put("model", conf.text("model_name_or_path"))
     mixed = spreading.spread(conf)
     kind = _kind(conf) if trl else "sft"
+    _example(conf)
     weights = _weights(conf)
     half = trainer.half(conf, unsaid=mixed) if mixed in (None, "no") or conf.has("bf16") or conf.has("fp16") else mixed
     bits = 4 if conf.yes("load_in_4bit") else 8 if conf.yes("load_in_8bit") else None
@@ -73,6 +74,22 @@ def read(conf: Configuration) -> None:
     if kind in OBJECTIVES:
         objective(conf, kind)
     spreading.hardware(conf)
+
+
+def _example(conf: Configuration) -> None:
+    """The head, and the length, of one of transformers' examples."""
+    script, tables = PurePath(conf.launch.program.partition(" ")[0]).stem.removesuffix("_no_trainer"), conf.facts.tables
+    if head := tables.get("heads", {}).get(script):
+        conf.put("training.head", head)
+    elif head := tables.get("alike", {}).get(script):
+        conf.put("training.head", head)
+        conf.leave(
+            script, "its output layer, a few numbers for each token, is read as that of a classification of whole sequences"
+        )
+    tokens = tables.get("lengths", {}).get(script)
+    if tokens and not conf.has("max_length"):
+        conf.given["max_length"] = tokens
+        conf.assume("max_length", tokens, f"{script}'s own")
 
 
 def _prepared(conf: Configuration) -> None:

@@ -24,6 +24,9 @@ LEARNERS = ("grpo_fast",)
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
     script = PurePath(conf.launch.program.partition(" ")[0]).stem
+    if not script:  # a file of arguments
+        script = "dpo_tune_cache" if conf.has("beta") or conf.has("loss_type") else "finetune"
+        conf.assume("script", f"{script}.py", "the file does not say which script takes it")
     if script not in (*SCRIPTS, *LEARNERS):
         raise NotModelled(
             f"open-instruct's {script[:40]} is not read; read are {', '.join((*SCRIPTS, *LEARNERS))}",
