@@ -25,12 +25,12 @@ def calibrate(records: str | Path, *, allow_files: bool = True) -> Calibrated:
 
     Raises `InvalidJob` where no record can be used, or they are of several cards.
     """
-    text = read_text(records) if isinstance(records, Path) else records
+    text, where = (read_text(records), str(records)) if isinstance(records, Path) else (records, "records")
     lines = [found for line in text.splitlines() if (found := parsed(line)).get("format") == FORMAT]
     if not lines:
-        raise InvalidJob(f'has no line of "format": "{FORMAT}"; watch(…, record=FILE) writes them', "records")
+        raise InvalidJob(f'has no line of "format": "{FORMAT}"; watch(…, record=FILE) writes them', where)
     if len(lines) > MOST_RECORDS:
-        raise InvalidJob(f"are {len(lines)}; give {MOST_RECORDS} or fewer", "records")
+        raise InvalidJob(f"are {len(lines)}; give {MOST_RECORDS} or fewer", where)
     rows: list[Measured] = []
     skipped, cards, used = [], {}, []
     for at, line in enumerate(lines):
@@ -44,9 +44,9 @@ def calibrate(records: str | Path, *, allow_files: bool = True) -> Calibrated:
         rows.append(row)
         used.append(line)
     if not rows:
-        raise InvalidJob(f"none of {len(lines)} can be used; the first: {skipped[0].why}", "records")
+        raise InvalidJob(f"none of {len(lines)} can be used; the first: {skipped[0].why}", where)
     if len(cards) > 1:
-        raise InvalidJob(f"are of several cards ({', '.join(sorted(cards))}): give those of one", "records")
+        raise InvalidJob(f"are of several cards ({', '.join(sorted(cards))}): give those of one", where)
     (card,) = cards
     kept, verdicts = constants(rows, card)
     as_of = datetime.now(UTC).date().isoformat()

@@ -71,7 +71,7 @@ def log(text: str) -> Record | None:
     how: dict[tuple[str, str], str] = {}
     lines = text.splitlines()
     rows = [row for row in _lines() if "unless" not in row or row["unless"] not in text]
-    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+    for line, after in zip(lines, [*lines[1:], ""], strict=False):
         for row in rows:
             match = row["pattern"].search(line[:MOST_LINE])
             if match is None or row.get("next", "") not in after[:MOST_LINE]:

@@ -42,7 +42,9 @@ def test_refusals_of_engines(row: dict[str, Any]) -> None:
     assert found.numbers == row["numbers"]
 
 
-@pytest.mark.parametrize("text", ["a\rb,c", f"memory.used [MiB]\n{'9' * 200_000}"], ids=["carriage return", "long field"])
+@pytest.mark.parametrize(
+    "text", ["", "a\rb,c", f"memory.used [MiB]\n{'9' * 200_000}"], ids=["nothing", "carriage return", "long field"]
+)
 def test_what_is_no_table_has_no_figure(text: str) -> None:
     with pytest.raises(Unreadable, match="has no figure of memory that is known"):
         read_measured(text)
