@@ -28,6 +28,8 @@ class Remote(NamedTuple):
     """What the family must be told."""
     fits: Callable[[Given, str], None] = lambda given, where: None
     """Raises `NotModelled` for configs of the type that are not like the family."""
+    parts: Callable[[Given, str], Given] = lambda given, where: given
+    """The config with its parts as the family says them. Raises `NotModelled`."""
 
 
 def _only(name: str, *values: Any) -> Callable[[Given, str], None]:
@@ -64,6 +66,26 @@ def _rotating_baichuan(given: Given, where: str) -> None:
         raise NotModelled("baichuan of a hidden_size other than 4096 has ALiBi, and is not modelled; the 7B models are", where)
 
 
+def _internvl(given: Given, where: str) -> Given:
+    """InternVL's own code: `llm_config`, and a tower with norms and biases under other names."""
+    text, tower = given.get("llm_config"), given.get("vision_config")
+    if not isinstance(text, Mapping) or not isinstance(tower, Mapping):
+        raise NotModelled("internvl_chat without llm_config or vision_config is not modelled", where)
+    _only("ps_version", "v2")(given, where)
+    named = {"qk_normalization": "use_qk_norm", "qkv_bias": "attention_bias"}
+    seen = {named.get(name, name): value for name, value in tower.items() if name in {*named, *_INTERNVIT}}
+    return {
+        "text_config": translated(text, f"{where}.llm_config" if where else "llm_config"),
+        "vision_config": {**seen, "model_type": "internvl_vision"},
+        "downsample_ratio": given.get("downsample_ratio", 0.5),
+        "tie_word_embeddings": bool(text.get("tie_word_embeddings", False)),
+    }
+
+
+_INTERNVIT = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("image_size", "patch_size", "num_channels", "norm_type"),
+)
 LING = Remote(
     "glm4_moe",
     {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts", "use_qkv_bias": "attention_bias"},
@@ -95,6 +117,7 @@ REMOTE = {
         usual={"tie_word_embeddings": False},
         fits=_rotating_baichuan,
     ),
+    "internvl_chat": Remote("internvl", parts=_internvl),
     "bailing_moe": LING,
     "bailing_moe_v2": LING,
 }
@@ -119,7 +142,7 @@ def translated(given: Given, where: str) -> Given:
     if remote is None:
         return given
     remote.fits(given, where)
-    found = {remote.named.get(name, name): value for name, value in given.items()}
+    found = {remote.named.get(name, name): value for name, value in remote.parts(given, where).items()}
     if given["model_type"] == "qwen" and isinstance(given.get("intermediate_size"), int):
         found["intermediate_size"] = given["intermediate_size"] // 2  # of which each of its two input layers has half
     return {**remote.usual, **found, **remote.fixed, "model_type": remote.like}

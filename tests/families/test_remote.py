@@ -38,6 +38,29 @@ LING: dict[str, Any] = {
 }
 CONFIGS: list[tuple[dict[str, Any], int]] = [
     (
+        {
+            "model_type": "internvl_chat",
+            "downsample_ratio": 0.5,
+            "ps_version": "v2",
+            "max_dynamic_patch": 12,
+            "template": "internvl2_5",
+        }
+        | {
+            "llm_config": {"model_type": "internlm2", "bias": False, "hidden_size": 4096, "intermediate_size": 14336}
+            | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 92553}
+        }
+        | {
+            "vision_config": {
+                "model_type": "intern_vit_6b",
+                "hidden_size": 1024,
+                "intermediate_size": 4096,
+                "num_hidden_layers": 24,
+            }
+            | {"num_attention_heads": 16, "image_size": 448, "patch_size": 14, "qkv_bias": True, "qk_normalization": False}
+        },
+        8_075_365_376,
+    ),
+    (
         {"model_type": "internlm2", "bias": False, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
         | {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 92544, "max_position_embeddings": 32768},
         7_737_708_544,
