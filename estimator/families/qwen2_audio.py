@@ -28,6 +28,7 @@ class Qwen2AudioSpec(HearingSpec):
     """Its processor fills each clip up to a spectrogram of the encoder's length, or cuts it."""
 
     runs = True
+    whole_ears_in_sglang = True
     kinds = {"text_config": "qwen2", "audio_config": "qwen2_audio_encoder"}
     fixed = ("audio_config",)
     towers, languages = ("qwen2_audio_encoder",), ("qwen2", "llama", "mistral", "qwen3")

@@ -6,7 +6,7 @@ modeling_qwen3_omni_moe.py, processing_qwen2_5_omni.py and processing_qwen3_omni
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pydantic import SerializeAsAny
 
@@ -43,6 +43,8 @@ class QwenOmniSpec(Qwen25VLSpec):
     hears = True
     ears = ("model.audio_tower",)
     whole_ears = True
+    in_sglang: ClassVar[Literal["own", "transformers", "none"]] = "none"
+    why_not_sglang = "that its backend for transformers' models takes one which also speaks was not seen"
     tells_images_apart = False
     kinds = {
         "text_config": "qwen2_5_omni_text",
@@ -78,6 +80,7 @@ class Qwen3OmniSpec(QwenOmniSpec):
 
     plain = "qwen3_moe"
     whole_ears = False
+    in_sglang = "own"
     held_in = EXPERTS_HELD_IN
     lora_by_name = ("q_proj", "k_proj", "v_proj", "o_proj")
     bounds = Qwen3VLSpec.bounds

@@ -93,6 +93,8 @@ class ModelSpec(BaseModel):
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""
     """Why vLLM does not run it, where it is not that no release has an implementation."""
+    whole_ears_in_sglang: ClassVar[bool] = False
+    """Whether SGLang 0.5.23 has those layers on every rank."""
     in_sglang: ClassVar[Literal["own", "transformers", "none"]] = "own"
     """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models), runs transformers' modules with its own
     attention (models/transformers.py), or neither."""

@@ -30,6 +30,14 @@ def runs_modules(spec: ModelSpec) -> bool:
 def held_by_sglang(spec: ModelSpec, ranks: Ranks) -> tuple[Held, ...]:
     """The tensors of one rank."""
     tensor = ranks.tensor
+    if spec.whole_ears_in_sglang and tensor > 1:
+        rest = [each for each in _shared(spec, ranks) if not each.heard]
+        return (*rest, *[each for each in held(spec, stage=ranks.stage) if each.heard])
+    return _shared(spec, ranks)
+
+
+def _shared(spec: ModelSpec, ranks: Ranks) -> tuple[Held, ...]:
+    tensor = ranks.tensor
     if not runs_modules(spec):
         return tuple(
             _with_keys(each, spec, tensor)

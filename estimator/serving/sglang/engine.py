@@ -158,6 +158,7 @@ SGLANG = Engine(
     loads=lambda kind: kind if kind.startswith(LOADED) else None,
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers) or spec.pooled_in_sglang,
+    hears=True,
     beside=beside,
     continuous=True,
     pipelines=True,

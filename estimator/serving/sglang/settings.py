@@ -150,8 +150,9 @@ def multimodal(spec: ModelSpec) -> bool:
 
 
 def _seeing(spec: ModelSpec) -> float:
-    """The part of its share that a model which sees images gets: by the size of its tower beside a ViT-L/14's."""
-    if not multimodal(spec):
+    """The part of its share that a model which sees images gets: by the size of its tower beside a ViT-L/14's. The configuration
+    of one that hears has no `vision_config`, or in its thinker's alone, which is not looked at."""
+    if not multimodal(spec) or spec.hears:
         return 1.0
     from estimator.families.parts import ComposedSpec
 
