@@ -23,6 +23,8 @@ from estimator.timelines.answers import Timeline
 WIDTH, HEIGHT = 1000, 440
 LEFT, RIGHT, TOP, BOTTOM = 58, 236, 66, 34
 """Room around the areas, for the axes, the legend, the title and the phases."""
+HEADING = 44
+"""Of `TOP`, what the title takes, with the peak in words."""
 STRIPS = 180
 """Columns that say what is alive when they are pointed at."""
 STACK: dict[str, tuple[str, str]] = {
@@ -40,8 +42,8 @@ STACK: dict[str, tuple[str, str]] = {
 
 
 def svg(found: Timeline, styled: bool = True) -> str:
-    """The picture as text. It says the peak to the byte, and where it is. `styled` False leaves the look of its classes to the
-    document that it is part of."""
+    """The picture as text. It says the peak to the byte, and where it is. `styled` False leaves the look of its classes, and
+    the heading, to the document that it is part of."""
     return "\n".join(_lines(found, styled)) + "\n"
 
 
@@ -51,7 +53,9 @@ def _lines(found: Timeline, styled: bool) -> Iterator[str]:
     capacity = found.capacity_bytes
     top = max(highest, capacity) if capacity and capacity < 1.5 * highest else highest
     scale = _Scale(max(found.events, 1), top * 1.08)
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t d">'
+    above = 0 if styled else HEADING
+    box = f"0 {above} {WIDTH} {HEIGHT - above}"
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" role="img" aria-labelledby="t d">'
     title = f"{_named(found.job)}: live bytes over a step"
     peak = found.peak
     where = f"{gib(peak.bytes)} at the peak: {peak.phase.replace('_', ' ')}, {peak.where}"
@@ -59,7 +63,9 @@ def _lines(found: Timeline, styled: bool) -> Iterator[str]:
     if styled:
         yield f"<style>{_style(shown)}</style>"
     yield f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>'
-    yield f'<text class="title" x="{LEFT}" y="22">{escape(title)}</text>'
+    if styled:
+        yield f'<text class="title" x="{LEFT}" y="22">{escape(title)}</text>'
+        yield f'<text class="note" x="{LEFT}" y="{TOP - 24}">{escape(where)}</text>'
     yield from _axis(scale, top)
     yield from _phases(found, scale)
     yield from _areas(found, shown, scale)
@@ -68,7 +74,7 @@ def _lines(found: Timeline, styled: bool) -> Iterator[str]:
         yield f'<path class="capacity" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
         yield f'<text class="note" x="{LEFT + 6}" y="{y - 4}">a process can allocate {gib(capacity)}</text>'
     yield from _mark(found, scale)
-    yield from _legend(found, shown, where)
+    yield from _legend(found, shown)
     yield from _strips(found, shown, scale)
     yield "</svg>"
 
@@ -153,9 +159,8 @@ def _mark(found: Timeline, scale: _Scale) -> Iterator[str]:
     yield f'<text class="peak" x="{x:g}" y="{y - 9:g}" text-anchor="{anchor}">peak {gib(found.peak.bytes)}</text>'
 
 
-def _legend(found: Timeline, shown: list[str], where: str) -> Iterator[str]:
+def _legend(found: Timeline, shown: list[str]) -> Iterator[str]:
     x = WIDTH - RIGHT + 18
-    yield f'<text class="note" x="{LEFT}" y="{TOP - 24}">{escape(where)}</text>'
     yield f'<text class="note" x="{x}" y="{TOP + 4}">at the peak</text>'
     for i, name in enumerate(reversed(shown)):
         y = TOP + 26 + 22 * i
