@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,25 +18,11 @@ from estimator.cli import inputs
 from estimator.cli.commands import COMMANDS
 from estimator.cli.commands.service import SERVICE
 from estimator.cli.parsers import command_parser, headline_parser
+from estimator.cli.questions import asked
 from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
 
 COLLECTED = 50_000
 """New objects after which Python searches for cycles, in place of 700: a tenth of the time of loading modules went there."""
-
-
-_DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
-_QUESTIONS = [
-    re.compile(pattern, re.IGNORECASE | re.DOTALL)  # without which a line's end within makes it try every ` on ` to the end
-    for pattern in (
-        rf"((will|would|does|can (i|we)) )?({_DOES} )?(?P<model>.+?)( (fit|run|work))? on (?P<hardware>.+?) ?\??",
-        rf"(will|would|does|can (i|we)) ({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|with|using) (?P<hardware>.+?) ?\??",
-        rf"(will|would|does|do|can|could) (?!(i|we|you) )(?P<hardware>.+?) ({_DOES}|fit|handle) (?P<model>.+?) ?\??",
-        rf"(is|are) (?P<hardware>.+?) enough (for|to ({_DOES}|fit)) (?P<model>.+?) ?\??",
-    )
-]
-"""Questions as they are spoken: will 13B fit on 2x24GB? can a 3090 train 7B? is 24GB enough for 13B?"""
-LONGEST = 400
-"""Characters of a question."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,20 +68,13 @@ def _joined(arguments: list[str]) -> list[str]:
     --on, of a question (will 13B fit on 2x24GB) both."""
     options = [place for place, word in enumerate(arguments) if word.startswith("-")] + [len(arguments)]
     found = [" ".join(arguments[: options[0]])] if options[0] else []
-    if found and "--on" not in arguments and not os.path.exists(found[0]) and (asked := _asked(found[0])):
-        found = [asked["model"], "--on", asked["hardware"]]
+    if found and "--on" not in arguments and not os.path.exists(found[0]) and (spoken := asked(found[0])):
+        found = spoken
     for start, end in pairwise(options):
         option, *words = arguments[start:end]
         joined = option == "--on" and words and found
         found += [option, " ".join(words)] if joined else [option, *words]
     return found
-
-
-def _asked(question: str) -> re.Match[str] | None:
-    """The model and the hardware of a question, if it is one."""
-    if len(question) > LONGEST:
-        return None
-    return next((asked for pattern in _QUESTIONS if (asked := pattern.fullmatch(question))), None)
 
 
 def _on(text: str) -> Any:

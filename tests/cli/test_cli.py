@@ -10,6 +10,7 @@ import pytest
 
 from estimator import __version__
 from estimator.cli.main import main
+from estimator.cli.questions import asked
 from tests.documents import ROOT
 
 
@@ -63,6 +64,24 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
     questions += ["can 2x24GB train 13B?", "is 2x24GB enough to fine-tune 13B"]
     assert len({printed(capsys, *text.split(), "--task", "qlora") for text in questions}) == 1
     assert printed(capsys, "--on", "24GB", "llama-3-8b", "--task", "qlora").startswith("llama-3-8b on 24GB")
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments"),
+    [
+        ("how fast is 70B on 8xH100 for 20 users?", ["70B", "--on", "8xH100", "--concurrency", "20"]),
+        ("how many tokens per second does qwen3 8b run on a 3090", ["qwen3 8b", "--on", "a 3090"]),
+        (
+            "kimi k2 on 8xH200 with 50 users at 32k context",
+            ["kimi k2", "--on", "8xH200", "--concurrency", "50", "--context", "32k"],
+        ),
+        ("can a 4090 run gemma 3 27b with a context of 8k", ["gemma 3 27b", "--on", "a 4090", "--context", "8k"]),
+        ("llama 3 8b", None),
+        ("on " * 200, None),
+    ],
+)
+def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str] | None) -> None:
+    assert asked(question) == arguments
 
 
 @pytest.mark.parametrize(

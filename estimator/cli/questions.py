@@ -1,0 +1,42 @@
+"""Questions as they are spoken, as the headline's arguments: will 13B fit on 2x24GB? how fast is 70B on 8xH100 for 20 users?"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 400
+"""Characters of a question."""
+_DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
+_HOW = r"(how (fast|quick|quickly)|how many (tokens|tok)( per |/)s(ec(ond)?)?|what (speed|throughput))"
+_QUESTIONS = [
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)  # without which a line's end within makes it try every ` on ` to the end
+    for pattern in (
+        rf"({_HOW} )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?(?P<model>.+?)( (fit|run|work|go))? on (?P<hardware>.+)",
+        rf"(will|would|does|can (i|we)) ({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|with|using) (?P<hardware>.+)",
+        rf"(will|would|does|do|can|could) (?!(i|we|you) )(?P<hardware>.+?) ({_DOES}|fit|handle) (?P<model>.+)",
+        rf"(is|are) (?P<hardware>.+?) enough (for|to ({_DOES}|fit)) (?P<model>.+)",
+    )
+]
+_DETAILS = [
+    (option, re.compile(pattern, re.IGNORECASE))
+    for option, pattern in (
+        ("--concurrency", r" (for|with) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)"),
+        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( length)?"),
+        ("--context", r" (with|at) (an? )?(context|ctx)( length)?( of)? (?P<value>\d+k?)( tokens)?"),
+    )
+]
+"""What may be said beside, and the option that means it."""
+
+
+def asked(question: str) -> list[str] | None:
+    """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; None if it is
+    no question, or longer than `LONGEST`."""
+    text, details = question.strip().rstrip("? "), list[str]()
+    if len(text) > LONGEST:
+        return None
+    for option, pattern in _DETAILS:
+        if (found := pattern.search(text)) is not None:
+            details += [option, found["value"]]
+            text = text[: found.start()] + text[found.end() :]
+    known = next((match for pattern in _QUESTIONS if (match := pattern.fullmatch(text))), None)
+    return None if known is None else [known["model"], "--on", known["hardware"], *details]
