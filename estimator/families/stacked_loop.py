@@ -7,7 +7,7 @@ the same number, as in expert_loop.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from estimator.families.build import Builder
 from estimator.families.expert_loop import EVEN
@@ -16,7 +16,8 @@ from estimator.tape import dtypes
 from estimator.tape.tensor import Tensor, alias, empty
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Group:
     """Experts in a row that do the same."""
 
     name: str

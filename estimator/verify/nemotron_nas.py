@@ -41,7 +41,8 @@ class NemotronNasDecoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: Any, place: int):
         super().__init__()
         attends, feeds = config.block_configs[place]["attention"], config.block_configs[place]["ffn"]
-        self.self_attn = self.mlp = None
+        self.self_attn: Any = None
+        self.mlp: Any = None
         if attends.get("replace_with_linear"):
             self.self_attn = LinearAttention(config)
         elif not attends.get("no_op"):
