@@ -89,6 +89,7 @@ FAMILIES = {
     "jais2": "jais2",
     "nemotron-nas": "nemotron_nas",
     "longcat_flash": "longcat_flash",
+    "dbrx": "dbrx",
     "hyperclovax": "hyperclovax",
     "seed_oss": "seed_oss",
     "gpt_neox": "gpt_neox",

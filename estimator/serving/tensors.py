@@ -267,6 +267,9 @@ def _named(
     if "experts." in name and "shared" not in name:
         if len(shape) == 3 and _inputs_first(plain, shape, spec.hidden_size):
             shape = (shape[0], shape[2], shape[1])
+        if "experts.mlp." in name:  # DBRX's, one below the other
+            experts: int = getattr(spec, "num_experts", 1)
+            shape = (experts, shape[0] // experts, shape[1])
         used = parameter.active * shape[0] // parameter.count
         if name.endswith("gate_up_proj"):
             shape = (shape[0] - spec.idle_experts, *shape[1:])
