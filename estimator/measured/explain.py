@@ -16,7 +16,7 @@ from estimator.exchange.documents import job_of
 from estimator.measured.answers import Explanation, Hypothesis
 from estimator.measured.compare import Compared, compare
 from estimator.measured.hypotheses import Reason, by_size, reasons
-from estimator.measured.of_record import refused, said_by_record, too_large
+from estimator.measured.of_record import of_another_card, refused, said_by_record, too_large
 from estimator.measured.oom import KIND as FAILED
 from estimator.measured.read import read_file, read_measured
 from estimator.measured.record import QUANTITIES, Record
@@ -60,7 +60,7 @@ def explain(
     return Explanation(
         kind=record.kind,
         verdict=verdict,
-        text=said[0].text if said else _text(found, record, verdict, ranked),
+        text=(said[0].text if said else _text(found, record, verdict, ranked)) + of_another_card(found, record),
         compared=found.quantity,
         difference_bytes=found.difference_bytes,
         rows=list(found.rows),

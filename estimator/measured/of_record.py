@@ -14,6 +14,9 @@ from estimator.measured.refusals import NOTHING, WEIGHTS
 from estimator.parallel.strategies import strategy_of
 from estimator.serving.vllm.profile import LOGITS, SORTED
 
+OTHER_CARD = 0.2
+"""Share by which two cards' memories differ that are not sold as one size."""
+
 
 def said_by_record(found: Compared, record: Record) -> Iterator[Hypothesis]:
     """Reasons that need no other estimate, the likeliest first."""
@@ -100,6 +103,14 @@ def too_large(found: Compared, record: Record) -> Iterator[Hypothesis]:
     said = " and ".join(f"{gib(size)} of {name.replace('_', ' ')}" for name, size in parts)
     text = f"the job as it is written needs {gib(memory.total_bytes)} of {gib(capacity.bytes)}, with {said} at its peak"
     yield of_record("too-large", text, memory.total_bytes - capacity.bytes, 1.0)
+
+
+def of_another_card(found: Compared, record: Record) -> str:
+    """What is said where the record is of a GPU with other memory than the job's."""
+    capacity, own = record.amounts.get("capacity"), found.memory.capacity_bytes
+    if capacity is None or not own or abs(capacity.bytes - own) <= OTHER_CARD * own:
+        return ""
+    return f"; the record is of a GPU of {gib(capacity.bytes)}, the job's has {gib(own)}"
 
 
 def _whole(found: Compared, record: Record) -> Iterator[Hypothesis]:

@@ -116,7 +116,9 @@ def test_fragmentation_and_other_processes_are_read_off_the_record() -> None:
     message += (
         "non-PyTorch memory, this process has 1.50 GiB memory in use. Of the allocated memory 1.20 GiB is allocated by PyTorch."
     )
-    assert "another-process" in [one.slug for one in explain(JOB, message).hypotheses]
+    found = explain(JOB, message, on="rtx-4090")
+    assert "another-process" in [one.slug for one in found.hypotheses]
+    assert found.text.endswith("; the record is of a GPU of 14.6 GiB, the job's has 23.6 GiB")
 
 
 def test_a_snapshot_is_compared_tensor_by_tensor() -> None:
