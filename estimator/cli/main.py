@@ -65,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> int:
 def _joined(arguments: list[str]) -> list[str]:
     """A headline's arguments with a name of several words in one, as people write it: llama 3.1 8b --on rtx 4090. Of words before
     the first option the model's name is made, of words after --on what it runs on, where the model stands before it; without
-    --on, of a question (will 13B fit on 2x24GB) both."""
+    --on, of a question (will 13B fit on 2x24GB, qlora 13B on 24GB) both."""
     options = [place for place, word in enumerate(arguments) if word.startswith("-")] + [len(arguments)]
     found = [" ".join(arguments[: options[0]])] if options[0] else []
     if found and "--on" not in arguments and not os.path.exists(found[0]) and (spoken := asked(found[0])):

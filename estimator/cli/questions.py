@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+_METHODS = "qlora", "lora"
+"""Ways of training that may stand before the model: qlora 13B on 24GB."""
 LONGEST = 400
 """Characters of a question."""
 _DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
@@ -39,4 +41,9 @@ def asked(question: str) -> list[str] | None:
             details += [option, found["value"]]
             text = text[: found.start()] + text[found.end() :]
     known = next((match for pattern in _QUESTIONS if (match := pattern.fullmatch(text))), None)
-    return None if known is None else [known["model"], "--on", known["hardware"], *details]
+    if known is None:
+        return None
+    how, _, model = known["model"].partition(" ")
+    if model and how.lower() in _METHODS:
+        return [model, "--on", known["hardware"], "--task", how.lower(), *details]
+    return [known["model"], "--on", known["hardware"], *details]
