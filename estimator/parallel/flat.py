@@ -141,7 +141,7 @@ class Unit:
         several = len(made)
 
         def come(number: int, gradients: dict[int, Gradient] | None) -> None:
-            waiting.append(None if gradients is None else gradients[number])
+            waiting.append(gradients[number] if gradients else None)
             if len(waiting) < several:
                 return
             left = self.shared.tape.enter(self.slot) if several > 1 else self.shared.tape.slot

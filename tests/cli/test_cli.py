@@ -64,7 +64,7 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
     questions += ["can 2x24GB train 13B?", "is 2x24GB enough to fine-tune 13B"]
     assert len({printed(capsys, *text.split(), "--task", "qlora") for text in questions}) == 1
     assert printed(capsys, "--on", "24GB", "llama-3-8b", "--task", "qlora").startswith("llama-3-8b on 24GB")
-    assert printed(capsys, *"qlora llama 3 8b on 24GB".split()).startswith("llama-3-8b on 24GB")
+    assert printed(capsys, *["qlora", "llama", "3", "8b", "on", "24GB"]).startswith("llama-3-8b on 24GB")
 
 
 @pytest.mark.parametrize(
