@@ -49,7 +49,7 @@ STARTED = StdioServerParameters(
 """The server as an agent starts it."""
 
 
-def with_client(ask: Callable[[Client], Coroutine[Any, Any, None]], to: MCPServer | StdioServerParameters = server) -> None:
+def with_client(ask: Callable[[Client], Coroutine[Any, Any, None]], to: MCPServer[Any] | StdioServerParameters = server) -> None:
     async def asked() -> None:
         async with Client(to) as client:
             await ask(client)

@@ -21,6 +21,7 @@ def answer(model: dict[str, Any], **settings: Any) -> Answer:
     return estimate({"model": {**MODEL, **model}, "training": {"precision": "bf16-true", **settings}})
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("job", TABLE, ids=lambda job: str(job["model"])[:40])
 def test_the_tensors_at_the_peak_are_the_peak(job: dict[str, Any]) -> None:
     try:
@@ -42,6 +43,7 @@ def test_the_tensors_at_the_peak_are_the_peak(job: dict[str, Any]) -> None:
     assert all(named[component] <= memory.at_peak[component] for component in named)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("job", [job for job in TABLE if job.get("task") != "serve"], ids=lambda job: str(job["model"])[:40])
 def test_layers_that_share_a_slot_are_told_apart(job: dict[str, Any]) -> None:
     """Places and tensors are those of a tape on which every layer is played by itself."""

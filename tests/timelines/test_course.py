@@ -58,6 +58,7 @@ def sampled() -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("job", list(sampled()))
 def test_its_highest_is_the_answer_s_peak(job: dict[str, Any]) -> None:
     run = played(job, True)

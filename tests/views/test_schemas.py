@@ -143,6 +143,7 @@ def test_an_answer_with_every_part(job: dict[str, Any]) -> None:
     _check_answer(sent.json())
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("job", drawn(12), ids=lambda job: str(job["model"])[:20])
 def test_answers_to_drawn_jobs(job: dict[str, Any]) -> None:
     schema("job").validate(job)
