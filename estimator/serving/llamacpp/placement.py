@@ -23,7 +23,7 @@ from estimator.serving.llamacpp.graphs import built
 from estimator.serving.llamacpp.models import shape_of, vocabulary
 from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
-from estimator.serving.llamacpp.shape import Batch
+from estimator.serving.llamacpp.shape import Batch, Shape
 from estimator.serving.llamacpp.types import NAMES
 from estimator.weights.checkpoint import Checkpoint
 
@@ -129,7 +129,9 @@ def placed(
     pipeline = gpus > 1 and full and not (serving.override_tensor or serving.cpu_moe or serving.n_cpu_moe)
     batch = batch_of(serving, spec)
     batch = batch if cuda else replace(batch, unpacked_keys=False, unpacked_values=False)
-    compute = _planned(spec, batch, layers, gpus, pipeline, at, cuda)
+    shape, apart = shape_of(spec), serving.override_tensor or serving.cpu_moe or serving.n_cpu_moe
+    alone = len(set(layers)) == 1 and not apart
+    compute = _planned(shape.shortened() if alone else shape, batch, layers, gpus, pipeline, at, cuda)
     held = [OnGpu(weights[gpu], cache[gpu], compute[gpu], layers.count(gpu)) for gpu in range(gpus)]
     host = {
         "weights": weights[gpus],
@@ -150,7 +152,7 @@ def _layer(tensor: WeightTensor, spec: ModelSpec) -> int:
 
 
 def _planned(
-    spec: ModelSpec,
+    shape: Shape,
     batch: Batch,
     layers: tuple[int, ...],
     gpus: int,
@@ -171,7 +173,7 @@ def _planned(
         return made[full]
 
     devices = Devices(layers[:-1], gpus, forced=gpus not in layers or batch.tokens < 32)
-    graph = built(shape_of(spec), batch, devices, weight)
+    graph = built(shape, batch, devices, weight)
     return buffers(graph, gpus, pipeline, fused)
 
 

@@ -100,6 +100,8 @@ class Sharing:
         return replace(self, kept=tuple(kept), wide=tuple([self.wide[layer] for layer in layers]))
 
 
+ALIKE = 4
+"""Layers that do the same after which a plan repeats itself."""
 Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
 """What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
 
@@ -230,6 +232,28 @@ class Shape:
     encodes: bool = False
     typed: bool = False
     first_unnormed: bool = False
+
+    def shortened(self) -> Shape:
+        """With `ALIKE` of the layers at the end that do the same, which take turns in the same places of a buffer."""
+        first = self.layers - 1
+        while first > self.deepstack and self._kind(first - 1) == self._kind(self.layers - 1):
+            first -= 1
+        if self.sharing or self.layers - first <= ALIKE:
+            return self
+        kept = first + ALIKE
+        experts = self.experts and replace(self.experts, sparse=self.experts.sparse[:kept])
+        return replace(
+            self,
+            layers=kept,
+            experts=experts,
+            rotary=self.rotary[:kept],
+            sliding=self.sliding[:kept],
+            mixers=self.mixers[:kept],
+        )
+
+    def _kind(self, layer: int) -> tuple[object, ...]:
+        sparse, slides = self.experts and self.experts.sparse[layer], bool(self.sliding) and self.sliding[layer]
+        return self.rotary[layer], sparse, slides, self.mixer(layer)
 
     def mixer(self, layer: int) -> Mixer:
         """What a layer has before its feed-forward layer."""
