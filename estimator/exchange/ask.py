@@ -15,8 +15,9 @@ import yaml
 
 from estimator.contract.answer import Answer
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled
-from estimator.contract.job import Hardware, Job, read_job
+from estimator.contract.job import Hardware, Job
 from estimator.contract.units import GB, GIB, parse_bytes
+from estimator.exchange.documents import job_of
 from estimator.exchange.platforms import GPU
 from estimator.hardware.accelerator import accelerator
 from estimator.pipeline.estimation import estimate
@@ -44,7 +45,7 @@ def asked(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: bool 
     """
     if to not in TO:
         raise InvalidValue(f"{to!r} is nothing that resources are asked of here; write {', '.join(TO)}", "as")
-    given = read_job(job)
+    given = job_of(job)
     if given.hardware.without_gpu:
         raise NotModelled("what is asked for here has GPUs: name a gpu, or a card's memory", "hardware.ram")
     said = estimate(given, allow_files=allow_files, today=today)

@@ -6,6 +6,8 @@ and `${NAME:-default}` in any of them.
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +35,31 @@ def compose(given: Mapping[str, Any]) -> Inside:
         script = f"docker run {shlex.quote(str(service.get('image') or 'image'))} {script}"
     count = _gpus(service)
     return Inside(assigned(_variables(service)) + script, Hardware(gpus=count) if count else None, left)
+
+
+_INSTRUCTION = re.compile(r"^[ \t]*(FROM|CMD|ENTRYPOINT|ENV)[ \t]+((?:[^\n]*\\\n)*[^\n]*)", re.IGNORECASE | re.MULTILINE)
+
+
+def dockerfile(text: str) -> Inside | None:
+    """What an image starts by its last ENTRYPOINT and CMD, where either is a list of words; None of any other text. A line for a
+    shell is read as any script's."""
+    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    for match in _INSTRUCTION.finditer(text):
+        name, said = match[1].lower(), match[2].replace("\\\n", " ").strip()
+        found[name] = said
+        if name == "env" and "=" in said:
+            variables |= dict(one.split("=", 1) for one in said.split() if "=" in one)
+    parts = {key: found[name] for key, name in (("entrypoint", "entrypoint"), ("command", "cmd")) if name in found}
+    if "from" not in found or not any(part.startswith("[") for part in parts.values()):
+        return None
+    service: dict[str, Any] = {"image": found["from"].split()[0], "environment": variables}
+    for key, part in parts.items():
+        try:
+            service[key] = json.loads(part) if part.startswith("[") else part
+        except (ValueError, RecursionError):
+            raise InvalidValue("is no list of words in JSON", f"Dockerfile {key}") from None
+    return compose({"services": {"image": service}})
 
 
 def _words(service: Mapping[str, Any]) -> list[str]:

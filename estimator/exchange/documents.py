@@ -20,12 +20,14 @@ from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import megatron_job, recognise, scripts, torchtitan_job
+from estimator.exchange.compose import dockerfile
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import ollama, other_servers
 from estimator.exchange.launch import Program, arguments, expandable, in_mxfp8, programs, slurm
 from estimator.exchange.nested import overrides
+from estimator.exchange.platforms import Inside
 from estimator.exchange.python.source import Source, source
 from estimator.exchange.readers import FILES, FRAMEWORKS, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
@@ -153,10 +155,12 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
         if whose in PARTS:
             return PARTS[whose](text)
         if whose in PLATFORMS:
-            return _within(whose, settings, around)
+            return _within(whose, PLATFORMS[whose](settings), around)
         return _configured(whose, settings, Lines.of(text).found, Launch(), around)
     if (several := _of_documents(text)) is not None:
         return _read(several, given, around)
+    if given is None and len(text) <= MOST_SCRIPT and (inside := dockerfile(text)) is not None:
+        return _within("docker", inside, around)
     if (given or recognise.text(text)) == "ollama":
         return _configured("ollama", *ollama.settings(text), Launch(), around)
     if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
@@ -193,9 +197,8 @@ def _of_documents(text: str) -> str | None:
 _DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)
 
 
-def _within(whose: str, settings: Mapping[str, Any], around: Surroundings) -> Found:
+def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
     """The job of the command that a platform's file starts, on the GPUs that it asks for."""
-    inside = PLATFORMS[whose](settings)
     around = replace(around, hardware=around.hardware or inside.hardware)
     found = _of_script(inside.script, None, around) if len(inside.script) <= MOST_SCRIPT else None
     if found is None:
