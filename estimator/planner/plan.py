@@ -29,6 +29,7 @@ from estimator.planner.renting import Rentable, Within, rentable
 from estimator.planner.ways import platform
 from estimator.planner.which_answer import NotKnown
 from estimator.specs.resolve import resolve
+from estimator.timing.links import between_gpus
 
 TOP = 12
 """Rows that are told in full, with what is near them."""
@@ -195,6 +196,8 @@ def _assumptions(search: PlanSearch) -> Iterator[str]:
         yield "prices: the cheapest offer in which a node's GPUs are together, whole instances, on demand unless the job says so"
     else:
         yield "no price is known: ways are compared by time and by what they leave"
+    if len(search.points) == 1 and (card := search.points[0].card.accelerator) and search.points[0].extent.total > 1:
+        yield from between_gpus(search.points[0].hardware, card)
     if any(one.seen.time is None for one in search.found.held):
         yield "how long a step takes is not known: ways are compared by what they leave"
     elif not search.processes:

@@ -294,6 +294,7 @@ def test_a_job_that_is_refused_is_not_said_not_to_fit() -> None:
     job = {"model": "llama-3-8b", "training": {"implementation": "megatron", "precision": "bf16-mixed"}}
     found = asked(job, on="8xh100")
     assert found.possible is None
+    assert any("GB/s between GPUs of a node" in one for one in found.assumptions)
     assert "Megatron-Core's are megatron-bf16" in found.reason
 
 
