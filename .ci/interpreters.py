@@ -3,8 +3,8 @@
 `python .ci/interpreters.py [--share] [TREE]`, by a Python that has pip, whose own answers are the tests' to hold. Every case is
 asked; with `--share` of those that are not in `WHOLE` one in three, others after each change of the estimator's code. From
 Debian's suites come CPythons as they are in their packages, unpacked into a folder and run from there; from npm comes
-Pyodide, CPython in WebAssembly. All that was fetched stays in ${XDG_CACHE_HOME:-~/.cache}/willitfit-ci. Needs mmdebstrap, node and npm, which are installed where
-one is root on Debian. WILLITFIT_INTERPRETERS=skip leaves other interpreters out, which is then said.
+Pyodide, CPython in WebAssembly. All that was fetched stays in ${XDG_CACHE_HOME:-~/.cache}/willitfit-ci. Needs mmdebstrap, node
+and npm, which are installed where one is root on Debian. WILLITFIT_INTERPRETERS=skip leaves other interpreters out, and says so.
 """
 
 from __future__ import annotations
