@@ -10,6 +10,8 @@ from typing import NamedTuple
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Hardware
 from estimator.contract.units import money
+from estimator.facts import catalogue
+from estimator.hardware.node import FOLDER as NODES
 from estimator.planner.amounts import Money
 from estimator.planner.budget import rented_for
 from estimator.planner.headline_answer import HourlyPrice
@@ -60,7 +62,7 @@ def cheapest(every: Iterable[Rentable], hours: Hours | None) -> Rented | None:
 def hourly_price(hardware: Hardware, name: str, written: str = "") -> HourlyPrice | None:
     """What an hour of some hardware costs at least, of the instance that was `written` if it is one; None where no price of it is
     known, or only in several currencies. The newest price in the list is today's: the answer says its day."""
-    words = written.lower().split()
+    words = [word for word in written.lower().split() if catalogue.known((NODES,), word)]
     named = next((offer.instance for offer in offers() if offer.accelerator == name and offer.instance.lower() in words), None)
     if named:
         rent = hardware.rent.model_copy(update={"instance": named})

@@ -17,6 +17,7 @@ ROOT = Path(estimator.__file__).parent
 ALLOWED = {
     "exchange/documents.py": (2, "any model, for a job that is read without one"),
     "exchange/frameworks/llm_foundry.py": (4, "models by the names that LLM Foundry has for its own"),
+    "exchange/frameworks/nemo_automodel.py": (5, "models whose mixers NeMo Automodel calls by a kernel of their own"),
     "exchange/frameworks/torchtune.py": (1, "a word in the names of torchtune's modules"),
     "exchange/megatron_model.py": (8, "which architecture Megatron-LM's arguments describe: a table of names"),
     "planner/cases.py": (1, "any model, for settings that are read without one"),
@@ -26,8 +27,10 @@ ALLOWED = {
     "serving/llamacpp/mixers.py": (1, "graphs that are called as the one family that has them"),
     "serving/llamacpp/models.py": (3, "graphs that are called as the one family that has them"),
     "serving/sglang/speculation.py": (1, "a default that SGLang takes by its own name of the architecture"),
+    "serving/tensorrt_llm/kernels.py": (1, "the one class of TensorRT-LLM's that norms within an all-reduce"),
     "specs/generic.py": (2, "what a size alone is taken for"),
     "verify/adapters.py": (1, "asks transformers' own model"),
+    "verify/nemotron_nas.py": (2, "the name that its config has, which transformers is told"),
     "weights/gguf_config.py": (47, "which type a GGUF file's architecture is: a table of names"),
 }
 """How many names stand in a module, and why they may. The numbers fall, and do not rise."""

@@ -136,7 +136,8 @@ def test_the_look_would_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sys.gettrace()
     sys.settrace(look)
     try:
-        answer = moments(job_of(CASES["codegen bf16-true foreach"]))
+        # which of them it changes depends on the lines that it looks at
+        answers = {name: moments(job_of(CASES[name])) for name in ("codegen bf16-true foreach", "phi-2 lora", "gpt2 padded")}
     finally:
         sys.settrace(before)
-    assert difference("fake_steps", CASES["codegen bf16-true foreach"], answer)
+    assert any(difference("fake_steps", CASES[name], answer) for name, answer in answers.items())
