@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.contract.answer import Versions
+from estimator.contract.answer.part import IN_RAM
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Hardware, read_job
 from estimator.contract.units import gib
@@ -329,5 +330,12 @@ def _unknown(question: Question, way: Way, hardware: Hardware, card: Capacity, v
         shared = "" if hardware.gpus * hardware.nodes == 1 else " on each GPU, however they share them"
         problem = f"its {what} alone are {gib(least)}{shared}; what else it takes is not known: {problem}"
     return FitRow(
-        way=way.way, spread="", fits=fits, verdict=verdict, peak_phase="", would_fit_with="", problem=problem, **nothing
+        way=way.way,
+        spread=IN_RAM if card.ram else "",
+        fits=fits,
+        verdict=verdict,
+        peak_phase="",
+        would_fit_with="",
+        problem=problem,
+        **nothing,
     )
