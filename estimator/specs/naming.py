@@ -18,7 +18,7 @@ from estimator.facts import catalogue
 from estimator.facts.catalogue import Entry, Folders
 from estimator.facts.spelling import folded, joined, shown, words
 
-TUNED = ("instruct", "inst", "it", "chat", "hf", "latest")
+TUNED = ("instruct", "inst", "it", "chat", "hf", "latest", "sft", "dpo", "orpo", "kto", "simpo", "grpo", "rlvr")
 """Last words of a checkpoint's name that do not make it another model."""
 UNTUNED = ("base", "pt")
 """Last words that do not make it another model if they follow a size: "8b base"; in "bert base" the word is the size."""
