@@ -36,6 +36,8 @@ ASK = "Of any other model, give the path of its config.json, or its hub id."
 SEND = "Of any other model, send the content of its config.json in place of a name."
 """How to ask about a model that is not known: of files, and where none are read."""
 OF_THE_JOB = " Answers are for the types of the job, not of the file"
+_GGUF_FILE = re.compile(r"(-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
+"""How the name of a GGUF file ends, and of one of several."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -88,6 +90,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         spec, assumption = _of_size(size, mixture, text)
         return Model(size[1] + size[2].upper() if size else text, spec, "a generic architecture of that size", (assumption,))
     if text.lower().endswith(_FILES):
+        if not allow_files and (called := _of_file_name(text)) is not None:
+            return called
         if not allow_files:
             raise InvalidValue("files cannot be named here; send the architecture itself", "model")
         return _from_file(Path(text))
@@ -107,8 +111,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     raise UnknownModel(f"{unknown.message} {ASK if allow_files else SEND}")
 
 
-def _quantized(text: str, counts: bool) -> Model | None:
-    """A known model whose name says how its checkpoint is stored."""
+def _quantized(text: str, counts: bool, written: str = "") -> Model | None:
+    """A known model whose name says how its checkpoint is stored. `written`: what the caller wrote, if not that."""
     for rest, stored in stripped(text):
         found = named(folders(), rest) or named(folders(), rest.rpartition("/")[2])
         if found is not None:
@@ -119,15 +123,21 @@ def _quantized(text: str, counts: bool) -> Model | None:
                 continue  # whose config.json says it
             if stored.choose:
                 endings = " or ".join(f"{model.name}-{end}" for end in stored.choose)
-                raise UnknownModel(f"{shown(text)} does not say how {model.name} is quantized: write {endings}")
+                raise UnknownModel(f"{shown(written or text)} does not say how {model.name} is quantized: write {endings}")
             if not stored.format:
-                return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
+                return replace(model, assumptions=(f"{written or text}: {model.name}; {stored.says}", *same))
             if stored.usual and model.stored and model.stored.format == "mxfp4":
                 stored, more = Stored(REPACKED, gguf=True), " (its experts are MXFP4 in its own checkpoint, too)"
             stored = _as_listed(found, text) or stored
-            said = f"{text}: {model.name}, its checkpoint in {stored.format}{more}"
+            said = f"{written or text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))
     return None
+
+
+def _of_file_name(text: str) -> Model | None:
+    """A known model by the name of its GGUF file, which is not read: Qwen3-8B-UD-Q4_K_XL.gguf."""
+    name = _GGUF_FILE.sub("", text)
+    return None if name == text else _quantized(f"{name}-gguf", False, text) or _quantized(name, False, text)
 
 
 def _as_listed(found: Named, text: str) -> Stored | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ FILE = Path(__file__).parent / "stored.yaml"
 GGUF, USUAL, REPACKED = "gguf", "q4_k_m", "mxfp4_moe"
 """A name's last word for llama.cpp's files, and the kind that is taken where the name says none, which is Ollama's;
 of a model whose checkpoint has its experts in MXFP4, the kind that leaves them so."""
+_EXLLAMA, _RATE = {"exl2", "exl3"}, re.compile(r"\d+(\.\d+)?bpw|h\d")
+"""ExLlama's formats, and the words beside them: bits for each weight, and for the output layer's."""
 DYNAMIC = "which tensors its maker keeps in other types is not known here, so all are counted as llama.cpp's"
 
 
@@ -43,6 +46,8 @@ def stripped(text: str) -> Iterator[tuple[str, Stored]]:
     """A name without the last words that say how its weights are stored, and how they are; the longest such ending first."""
     organisation, _, name = text.strip().rstrip("/").rpartition("/")
     parts = words(name)
+    if _EXLLAMA & {*parts}:
+        parts = [word for word in parts if not _RATE.fullmatch(word)]
     before, maker = f"{organisation}/" if organisation else "", organisation.rpartition("/")[2].lower()
     for ending, stored in _endings(maker if maker in _makers() else ""):
         if len(ending) < len(parts) and tuple(parts[-len(ending) :]) == ending:
@@ -88,6 +93,7 @@ def _of_files() -> Iterator[tuple[tuple[str, ...], Stored]]:
         if larger := row.get("larger"):
             for ending in (larger, f"{GGUF} {larger}", f"ud {larger}", f"{GGUF} ud {larger}"):
                 yield tuple(words(ending)), Stored(row["kind"], gguf=True, says=f"{DYNAMIC} {row['kind']}")
-    yield tuple(words(f"{GGUF} mxfp4")), Stored(REPACKED, gguf=True)
+    for ending in (f"{GGUF} mxfp4", f"mxfp4 {GGUF}"):
+        yield tuple(words(ending)), Stored(REPACKED, gguf=True)
     for plain, kind in (("f16", "fp16"), ("bf16", "bf16"), ("fp16", "fp16")):
         yield tuple(words(f"{GGUF} {plain}")), Stored(kind, gguf=True)
