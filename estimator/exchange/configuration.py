@@ -97,6 +97,8 @@ class Launch:
     """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF)."""
     mxfp8: bool = False
     """Whether vLLM multiplies experts in MXFP4 by numbers in MXFP8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
+    card: str = ""
+    """The GPU that a batch script's header asks for, as it is written there."""
 
 
 @dataclass(slots=True)
