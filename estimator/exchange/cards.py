@@ -109,9 +109,8 @@ def of_node(count: int, pod: Mapping[str, Any]) -> Hardware:
     """A pod's GPUs, and which they are, where it asks for nodes by a label that tells."""
     asked = {**_required(pod), **mapping(pod.get("nodeSelector"))}
     for label, known in LABELS.items():
-        if name := str(asked.get(label) or ""):
-            if found := meant(name, known):
-                return Hardware(**found, gpus=count)
+        if (name := str(asked.get(label) or "")) and (found := meant(name, known)):
+            return Hardware(**found, gpus=count)
     with suppress(WillItFitError):
         return Hardware(gpu=read_hardware(str(asked.get(MACHINE) or "")).hardware.gpu, gpus=count)
     return Hardware(gpus=count)

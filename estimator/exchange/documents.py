@@ -177,7 +177,7 @@ def _of_python(python: Source, launch: Launch, around: Surroundings, options: Ma
         if len(python.commands) <= MOST_SCRIPT and (found := _of_script(python.commands, None, around)) is not None:
             return found
         raise
-    launch = replace(launch, program=said.program, expandable=launch.expandable or said.expandable)
+    launch = replace(launch, program=said.program, expandable=said.expandable or launch.expandable)
     found = _configured(said.framework, said.settings, said.lines, launch, around)
     left = [one for one in said.left_out if not silent(said.framework, one.key)]
     return found.model_copy(update={"left_out": [*left, *found.left_out], "assumed": [*said.assumed, *found.assumed]})

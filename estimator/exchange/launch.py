@@ -159,10 +159,11 @@ def _alone(command: Command) -> Launch:
     return Launch(visible, processes="NPROC_PER_NODE" in given)
 
 
-def expandable(environment: Mapping[str, str]) -> bool:
-    """Whether torch's allocator is told to have expandable segments (torch/cuda/memory.py), by either name of its settings."""
-    said = ",".join(environment.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
-    return "expandable_segments:true" in said.lower().replace(" ", "")
+def expandable(environment: Mapping[str, str]) -> bool | None:
+    """Whether torch's allocator is told to have expandable segments (torch/cuda/memory.py), by either name of its settings; None
+    where it is told nothing."""
+    said = ",".join(filter(None, map(environment.get, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))))
+    return None if not said else "expandable_segments:true" in said.lower().replace(" ", "")
 
 
 def in_mxfp8(environment: Mapping[str, str]) -> bool:
