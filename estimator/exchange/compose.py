@@ -14,8 +14,9 @@ from typing import Any
 
 from estimator.contract.errors import InvalidValue
 from estimator.contract.job import Hardware
+from estimator.exchange.cards import mapping, number
 from estimator.exchange.found import LeftOut
-from estimator.exchange.platforms import Inside, assigned, mapping, number
+from estimator.exchange.platforms import Inside, assigned
 
 SERVERS = ("vllm", "sglang", "llama.cpp", "text-generation-inference", "tensorrt", "trtllm")
 """Words of the images, or of the commands, of services that serve or train a model."""

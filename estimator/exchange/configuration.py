@@ -93,10 +93,12 @@ class Launch:
     program: str = ""
     """The script, or the framework's subcommand."""
     accelerate: Mapping[str, Any] | None = None
-    expandable: bool = False
-    """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF)."""
+    expandable: bool | None = None
+    """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF); None where the environment does not say."""
     mxfp8: bool = False
     """Whether vLLM multiplies experts in MXFP4 by numbers in MXFP8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
+    card: str = ""
+    """The GPU that a batch script's header asks for, as it is written there."""
 
 
 @dataclass(slots=True)

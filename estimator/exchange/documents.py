@@ -20,6 +20,7 @@ from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import megatron_job, recognise, scripts, torchtitan_job
+from estimator.exchange.cards import meant, unclear
 from estimator.exchange.compose import dockerfile
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
@@ -176,7 +177,7 @@ def _of_python(python: Source, launch: Launch, around: Surroundings, options: Ma
         if len(python.commands) <= MOST_SCRIPT and (found := _of_script(python.commands, None, around)) is not None:
             return found
         raise
-    launch = replace(launch, program=said.program, expandable=launch.expandable or said.expandable)
+    launch = replace(launch, program=said.program, expandable=said.expandable or launch.expandable)
     found = _configured(said.framework, said.settings, said.lines, launch, around)
     left = [one for one in said.left_out if not silent(said.framework, one.key)]
     return found.model_copy(update={"left_out": [*left, *found.left_out], "assumed": [*said.assumed, *found.assumed]})
@@ -203,7 +204,9 @@ def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
     found = _of_script(inside.script, None, around) if len(inside.script) <= MOST_SCRIPT else None
     if found is None:
         raise Unreadable("starts no command that is known here", whose)
-    said = Assumed(key=whose, why=f"the command that a file of {whose} starts, and the GPUs that it asks for")
+    asked = inside.hardware
+    card = f"{asked.gpus} x {asked.gpu or asked.memory}" if asked and (asked.gpu or asked.memory) else None
+    said = Assumed(key=whose, value=card, why=f"the command that a file of {whose} starts, and the GPUs that it asks for")
     return found.model_copy(update={"assumed": [said, *found.assumed], "left_out": [*found.left_out, *inside.left_out]})
 
 
@@ -274,8 +277,20 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
 
 
 def _of_script(text: str, given: str | None, around: Surroundings) -> Found | None:
-    """The first command of a script that is known; its later ones are counted."""
+    """The first command of a script that is known, on the GPUs that its header asks for."""
     header = slurm(sbatch(text))
+    found = _of_commands(text, given, header, around)
+    if found is None or around.hardware is not None or not header.card:
+        return found
+    if not (card := meant(header.card)):
+        return found.model_copy(update={"left_out": [*found.left_out, unclear(header.card, "#SBATCH")]})
+    said = Assumed(key="#SBATCH", value=next(iter(card.values())), why=f"the script's header asks for {header.card}")
+    job = {**found.job, "hardware": {**card, **found.job.get("hardware", {})}}
+    return found.model_copy(update={"job": job, "assumed": [*found.assumed, said]})
+
+
+def _of_commands(text: str, given: str | None, header: Launch, around: Surroundings) -> Found | None:
+    """The first command of a script that is known; its later ones are counted."""
     found = programs_of(text, given)
     if (not found or found[0][0] in SCRIPTED) and (scripted := _of_file(text, found, header, around)) is not None:
         return scripted

@@ -159,10 +159,11 @@ def _alone(command: Command) -> Launch:
     return Launch(visible, processes="NPROC_PER_NODE" in given)
 
 
-def expandable(environment: Mapping[str, str]) -> bool:
-    """Whether torch's allocator is told to have expandable segments (torch/cuda/memory.py), by either name of its settings."""
-    said = ",".join(environment.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
-    return "expandable_segments:true" in said.lower().replace(" ", "")
+def expandable(environment: Mapping[str, str]) -> bool | None:
+    """Whether torch's allocator is told to have expandable segments (torch/cuda/memory.py), by either name of its settings; None
+    where it is told nothing."""
+    said = ",".join(filter(None, map(environment.get, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))))
+    return None if not said else "expandable_segments:true" in said.lower().replace(" ", "")
 
 
 def in_mxfp8(environment: Mapping[str, str]) -> bool:
@@ -302,12 +303,24 @@ def slurm(header: Mapping[str, str]) -> Launch:
     """GPUs and nodes of a batch script's header. Raises `InvalidJob` for a number that is none."""
     nodes = _count(header.get("--nodes", "").partition("-")[0]) or 1
     for name, each in (("--gpus-per-node", 1), ("--gres", 1), ("--gpus-per-task", 1), ("--gpus", nodes)):
-        if given := header.get(name):
-            digits = given.rpartition(":")[2]
+        given = header.get(name, "")
+        if name == "--gres":
+            given = _generic(given)
+        if given:
+            card, _, digits = given.rpartition(":")
             count = _count(digits)
-            if count is None and name != "--gres":
+            if count is None:
                 raise InvalidValue(f"{given[:40]!r} is no number of GPUs", f"#SBATCH {name}")
-            if count is not None and (name != "--gres" or given.startswith("gpu")):
-                tasks = _count(header.get("--ntasks-per-node")) if name == "--gpus-per-task" else 1
-                return Launch(max(1, count * (tasks or 1) // each), nodes)
+            tasks = _count(header.get("--ntasks-per-node")) if name == "--gpus-per-task" else 1
+            return Launch(max(1, count * (tasks or 1) // each), nodes, card=card)
     return Launch(None, nodes if nodes > 1 else None)
+
+
+def _generic(given: str) -> str:
+    """The GPUs of Slurm's generic resources, as its other options have them; empty where none are asked for."""
+    first = next((one for one in given.split(",") if one.partition(":")[0] == "gpu"), "").partition("(")[0]
+    _, _, said = first.partition(":")
+    last = said.rpartition(":")[2]
+    if last.isdecimal():
+        return said if _count(last) else ""
+    return f"{said}:1" if said else "1" if first else ""

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from estimator.contract.errors import InvalidValue, NotModelled, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidValue, NotModelled, Unreadable
 from estimator.contract.job import Hardware
+from estimator.exchange.cards import mapping, number, of_dstack, of_node, of_skypilot
 from estimator.exchange.found import LeftOut
-from estimator.hardware.parse import read_hardware
 
 GPU = "nvidia.com/gpu"
 IMAGES, VLLMS = (
@@ -27,7 +26,6 @@ LANGUAGE = ("huggingface", "vllm", "llm", "")
 """KServe's formats of models that a server of language models serves."""
 SERVERS = {"sglang": "python -m sglang.launch_server", "": "python -m vllm.entrypoints.openai.api_server"}
 """What an image starts whose container has arguments alone, by a word of the image's name."""
-_COUNTED = re.compile(r"(?P<name>[\w.+ -]+?)(?::(?P<count>\d{1,4}))?")
 
 
 class Inside(NamedTuple):
@@ -38,36 +36,6 @@ class Inside(NamedTuple):
     left_out: list[LeftOut]
 
 
-def _hardware(given: Any, nodes: int = 1) -> Hardware | None:
-    """GPUs by name and number: A100-80GB:8, {H100: 8}; of several that would do, the first."""
-    if isinstance(given, list):
-        given = given[0] if given else None
-    if isinstance(given, Mapping):
-        name, count = next(iter(given.items()), ("", None))
-        given = f"{name}:{count}" if count is not None else name
-    match = _COUNTED.fullmatch(str(given).strip()) if given else None
-    count = int(match["count"] or 1) if match else 0
-    if match is None or not count:
-        return Hardware(nodes=nodes) if nodes > 1 else None
-    with suppress(WillItFitError):
-        return read_hardware(f"{count}x{match['name']}").hardware.model_copy(update={"nodes": nodes})
-    return Hardware(gpus=count, nodes=nodes)
-
-
-def number(value: Any, where: str) -> int:
-    """A number of GPUs or nodes. Raises `InvalidValue` for what is none."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 6:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 17:
-        raise InvalidValue(f"{str(value)[:40]!r} is no number of such a thing", where)
-    return value
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """A mapping, or an empty one in the place of anything else."""
-    return value if isinstance(value, Mapping) else {}
-
-
 def assigned(values: Mapping[str, Any]) -> str:
     """Variables of the environment, as a script sets them."""
     return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items() if str(name).isidentifier())
@@ -76,27 +44,18 @@ def assigned(values: Mapping[str, Any]) -> str:
 def skypilot(given: Mapping[str, Any]) -> Inside:
     """A task, or a service of one replica."""
     nodes = number(given.get("num_nodes") or 1, "skypilot num_nodes")
-    hardware = _hardware(mapping(given.get("resources")).get("accelerators"), nodes)
+    hardware, unclear = of_skypilot(mapping(given.get("resources")), nodes)
     each = hardware.gpus if hardware else 1
     known = {"SKYPILOT_NUM_NODES": nodes, "SKYPILOT_NUM_GPUS_PER_NODE": each}
     left = [LeftOut(key="service", why="the answer is of one replica")] if given.get("service") else []
-    return Inside(assigned({**mapping(given.get("envs")), **known}) + str(given.get("run") or ""), hardware, left)
+    script = assigned({**mapping(given.get("envs")), **known}) + str(given.get("run") or "")
+    return Inside(script, hardware, [*left, *unclear])
 
 
 def dstack(given: Mapping[str, Any]) -> Inside:
     """A task or a service."""
     nodes = number(given.get("nodes") or 1, "dstack nodes")
-    asked = mapping(given.get("resources")).get("gpu")
-    left: list[LeftOut] = []
-    if isinstance(asked, Mapping):
-        count = str(asked.get("count") or 1).partition("..")[0]
-        names = asked.get("name")
-        asked = f"{(names[0] if isinstance(names, list) and names else names) or ''}:{count}"
-    asked = str(asked or "").strip()
-    if ".." in asked:
-        left.append(LeftOut(key="resources.gpu", why=f"{asked[:60]}: any of a range; say which with --on"))
-        asked = "any:" + (asked.rpartition(":")[2] if ":" in asked else "1")
-    hardware = _hardware(asked, nodes)
+    hardware, unclear = of_dstack(mapping(given.get("resources")).get("gpu"), nodes)
     each = hardware.gpus if hardware else 1
     known = {"DSTACK_NODES_NUM": nodes, "DSTACK_GPUS_PER_NODE": each, "DSTACK_GPUS_NUM": nodes * each}
     given_to = given.get("env")
@@ -104,7 +63,7 @@ def dstack(given: Mapping[str, Any]) -> Inside:
         given_to = dict(str(one).split("=", 1) for one in given_to if "=" in str(one))
     lines = given.get("commands")
     script = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
-    return Inside(assigned({**mapping(given_to), **known}) + script, hardware, left)
+    return Inside(assigned({**mapping(given_to), **known}) + script, hardware, [*unclear])
 
 
 def kubernetes(given: Mapping[str, Any]) -> Inside:
@@ -156,17 +115,12 @@ def _started(container: Mapping[str, Any], words: list[str]) -> str:
 
 
 def _asked(container: Mapping[str, Any], pod: Mapping[str, Any]) -> Hardware | None:
-    """The GPUs of a container's limits, and which they are, where the pod says it by NVIDIA's label."""
+    """The GPUs of a container's limits, and which they are, where the pod says it by a label of its nodes."""
     resources = mapping(container.get("resources"))
     count = mapping(resources.get("limits")).get(GPU) or mapping(resources.get("requests")).get(GPU)
     if count is None:
         return None
-    gpus = number(count, f"kubernetes {GPU}")
-    product = str(mapping(pod.get("nodeSelector")).get(f"{GPU}.product") or "")
-    with suppress(WillItFitError):
-        if product:
-            return read_hardware(f"{gpus}x{product.removeprefix('NVIDIA-').removesuffix('-HBM3')}").hardware
-    return Hardware(gpus=gpus)
+    return of_node(number(count, f"kubernetes {GPU}"), pod)
 
 
 def kserve(given: Mapping[str, Any]) -> Inside:

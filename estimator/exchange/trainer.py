@@ -301,3 +301,12 @@ def quantized(conf: Configuration, bits: int | None, double: bool, kind: str = "
             conf.put("training.quantization_compute", compute)
     elif bits == 8:
         conf.put("training.quantization", "int8")
+
+
+def segments(conf: Configuration, why: str, command: str = "", fewest: int = 1) -> None:
+    """Segments that grow, where a framework tells torch's allocator to have them unless the environment says something.
+    `command`: what it must be started by for that, as a file alone is; `fewest`: on how many GPUs at least."""
+    started = conf.launch.program.partition(" ")[0]
+    if conf.launch.expandable is None and conf.gpus >= fewest and (not command or started in ("", command)):
+        conf.put("training.expandable_segments", True)
+        conf.assume("PYTORCH_ALLOC_CONF", "expandable_segments:True", why)

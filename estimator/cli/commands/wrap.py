@@ -15,7 +15,6 @@ from estimator.contract.errors import Unreadable, WillItFitError
 
 if TYPE_CHECKING:
     from estimator.cli.options import Commands
-    from estimator.contract.job import Hardware
     from estimator.exchange.gate import Ruling
 
 REFUSED = 1
@@ -86,25 +85,4 @@ def _ruling(options: argparse.Namespace, path: Path, given: list[str]) -> Ruling
         return Ruling("unknown", f"not known whether it fits: {error}")
     if given:
         text += f"\n#SBATCH {' '.join(' '.join(given).split())}\n"  # sbatch's own options are before those of the header
-    on: str | Hardware | None = options.on or _hardware(text)
-    return ruling(text, None, options.model, surroundings(path, on))
-
-
-def _hardware(text: str) -> Hardware | None:
-    """The GPUs of a script's header, where it says which in a name that means one card only: --gres=gpu:h100:8."""
-    from estimator.exchange.launch import slurm
-    from estimator.exchange.shell import sbatch
-    from estimator.hardware.parse import read_hardware
-
-    header = sbatch(text)
-    for option in ("--gpus-per-node", "--gres", "--gpus"):
-        *_, name, _ = ["", "", *header.get(option, "").removeprefix("gpu:").split(":")]
-        if not name:
-            continue
-        try:
-            found, launch = read_hardware(name), slurm(header)
-        except WillItFitError:
-            return None
-        sure = not found.said and launch.gpus
-        return found.hardware.model_copy(update={"gpus": launch.gpus, "nodes": launch.nodes or 1}) if sure else None
-    return None
+    return ruling(text, None, options.model, surroundings(path, options.on))

@@ -38,6 +38,7 @@ def read(conf: Configuration) -> None:
     _objective(conf)
     if layers := conf.whole("lisa_n_layers"):
         conf.put("training.trainable", {"lisa": layers})
+    trainer.segments(conf, "axolotl's command sets it (utils/__init__.py)", "axolotl")
     spreading.hardware(conf)
 
 

@@ -75,6 +75,7 @@ def read(conf: Configuration) -> None:
     trainer.liger(conf, conf.yes("enable_liger_kernel"), fused=stage in ("pt", "sft"))
     _objective(conf, stage)
     trainer.towers(conf, "freeze_language_model", "freeze_vision_tower", "freeze_multi_modal_projector")
+    trainer.segments(conf, "llamafactory-cli sets it where it starts several processes (launcher.py)", "llamafactory-cli", 2)
     spreading.hardware(conf)
     return None
 

@@ -42,6 +42,8 @@ def read(conf: Configuration) -> None:
     tokens = conf.whole("max_seq_len")
     conf.put("training.sequence_length", tokens) if tokens else trainer.length(conf, None, "max_seq_len")
     _step(conf)
+    if conf.yes("expandable_segments"):
+        trainer.segments(conf, "expandable_segments is on unless it is said")
     spreading.hardware(conf)
 
 

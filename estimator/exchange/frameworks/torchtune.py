@@ -73,6 +73,7 @@ def read(conf: Configuration) -> None:
         conf.put("training.gradient_clipping", True)
     if "dpo" in loss.lower():
         conf.put("training.objective", {"type": "dpo"})
+    trainer.segments(conf, "torchtune sets it as it is imported (__init__.py)")
     spreading.hardware(conf)
 
 

@@ -55,6 +55,7 @@ def read(conf: Configuration) -> None:
             )
     elif kind not in ("sft", ""):
         conf.leave("trainer", f"{kind}: not modelled; answered as supervised fine-tuning")
+    trainer.segments(conf, "Unsloth sets it as it is imported (unsloth_zoo/__init__.py)")
     spreading.hardware(conf)
 
 
