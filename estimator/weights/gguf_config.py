@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from estimator.weights.gguf_encoders import ENCODERS
+from estimator.weights.gguf_layered import LAYERED
 from estimator.weights.gguf_said import Said, UnsaidError, body, decoder
 
 SIGMOID = 2
@@ -146,5 +148,12 @@ CONFIGS: dict[str, Callable[[Said], dict[str, Any]]] = {
     "gpt-oss": lambda said: {"model_type": "gpt_oss", **_experts(said), "sliding_window": said.size("attention.sliding_window")},
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "smollm3": lambda said: {"model_type": "smollm3", **_biased(said)},
+    "seed_oss": lambda said: {"model_type": "seed_oss", **_biased(said)},
+    "arcee": lambda said: {"model_type": "arcee", **decoder(said)},
+    "phi2": lambda said: {"model_type": "phi", **decoder(said), "partial_rotary_factor": said.share()},
+    "glm4": lambda said: {"model_type": "glm4", **_biased(said), "partial_rotary_factor": said.share()},
+    **LAYERED,
+    **ENCODERS,
 }
 """The mapping of each `general.architecture`. As llama.cpp does, Qwen3's routers make their weights add up to one."""

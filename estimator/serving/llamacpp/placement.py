@@ -105,9 +105,11 @@ def placed(
     """Where everything lies, of a file's `tensors` or of those of the kind that is asked for, on so many GPUs.
 
     The output layer counts as a layer after the last; a tied one is a copy. `cuda`: whether the graph is as CUDA has it, with
-    fused kernels, and keys and values in float16 for flash attention.
+    fused kernels, and keys and values in float16 for flash attention. Layers of a file after the model's last, which guess tokens
+    ahead, are not loaded (`TENSOR_SKIP`).
     """
     tensors = tensors or of_kind(serving.weights, spec)
+    tensors = tuple([tensor for tensor in tensors if tensor.layer is None or tensor.layer < spec.num_hidden_layers])
     layers = layer_devices(serving, spec.num_hidden_layers, gpus)
     forced = overridden(serving, spec.num_hidden_layers, gpus)
     tied = all(tensor.name != OUTPUT for tensor in tensors)
