@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
+from estimator import estimate
 from estimator.families import FAMILIES
 from estimator.families.from_config import from_mapping
+from estimator.planner.headline import fit
 from estimator.specs.architecture import architecture, parameters
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.gguf_config import CONFIGS
@@ -136,10 +138,20 @@ def test_from_a_file(tmp_path: Path) -> None:
     wide = [(f"blk.0.ffn_{part}.weight", "Q4_0", (32, 64)) for part in ("gate", "up")]
     norms = [(name, "F32", (32,)) for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight")]
     tensors = [("token_embd.weight", "F16", (32, 100)), *square, *wide, ("blk.0.ffn_down.weight", "Q5_1", (64, 32)), *norms]
-    found = architecture(read_checkpoint(written(tmp_path / "small.gguf", gguf_bytes(pairs, tensors))))
+    path = written(tmp_path / "small.gguf", gguf_bytes(pairs, tensors))
+    found = architecture(read_checkpoint(path))
     assert found is not None
     assert found["vocab_size"] == 100
     assert found["tie_word_embeddings"]
+    row = fit(str(path), "8GB", task="serve-gguf", allow_files=True).rows[0]
+    assert (row.way, row.verdict) == ("serve the file, llama.cpp", "fits")
+    assert row.total_bytes is not None
+    assert row.job is not None
+    job = {name: row.job[name] for name in ("model", "task", "hardware")}
+    assert (
+        estimate({**job, "serving": {"engine": "llama.cpp", "context": 64}}, allow_files=True).memory.total_bytes
+        == row.total_bytes
+    )
 
 
 def test_safetensors_say_no_architecture() -> None:
