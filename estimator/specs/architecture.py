@@ -17,7 +17,9 @@ WEIGHTS = (".weight", ".bias", ".ssm_a", ".ssm_d")
 """How the names of parameters end; scales of quantization do not."""
 ROUTING = (".ffn_gate_inp.scale", ".ffn_down_exps.scale")
 """Parameters of Gemma 4's mixtures that are called scales, as those of quantization are."""
-NO_PARAMETERS = ("rope_f", "rot_embd", "exp_probs_b", "layer_output_scale")
+CORRECTION = "exp_probs_b"
+"""What experts are chosen by beside their scores, a parameter of ERNIE alone."""
+NO_PARAMETERS = ("rope_f", "rot_embd", CORRECTION, "layer_output_scale")
 """In the names of tables that are no parameters of the model: rotary frequencies, the balance of DeepSeek-V3's routers, and what
 layers of Gemma 4 multiply by."""
 
@@ -50,6 +52,8 @@ def _parameter(tensor: Tensor, spec: ModelSpec) -> bool:
     """Whether a tensor is a parameter of the model; what guesses tokens ahead lies in layers after its last."""
     parts = tensor.name.split(".")
     after = len(parts) > 1 and parts[0] == "blk" and parts[1].isdigit() and int(parts[1]) >= spec.depth
+    if spec.can.routing == "corrected" and CORRECTION in tensor.name:
+        return not after
     ends = (*WEIGHTS, *ROUTING) if spec.can.graph == "gemma-4" else WEIGHTS
     return tensor.name.endswith(ends) and not after and not any(part in tensor.name for part in NO_PARAMETERS)
 

@@ -12,6 +12,7 @@ from typing import Any
 from estimator.weights.gguf_encoders import ENCODERS
 from estimator.weights.gguf_layered import LAYERED
 from estimator.weights.gguf_said import Said, UnsaidError, body, decoder
+from estimator.weights.gguf_states import STATES
 
 SIGMOID = 2
 """`expert_gating_func` of routers like DeepSeek-V3's; 1 is softmax (ExpertGatingFuncType)."""
@@ -153,7 +154,11 @@ CONFIGS: dict[str, Callable[[Said], dict[str, Any]]] = {
     "arcee": lambda said: {"model_type": "arcee", **decoder(said)},
     "phi2": lambda said: {"model_type": "phi", **decoder(said), "partial_rotary_factor": said.share()},
     "glm4": lambda said: {"model_type": "glm4", **_biased(said), "partial_rotary_factor": said.share()},
+    "ernie4_5": lambda said: {"model_type": "ernie4_5", **decoder(said), "use_bias": said.has("attn_q.bias")},
+    "mistral3": lambda said: {"model_type": "ministral3", **decoder(said), "sliding_window": None},
+    "hunyuan-dense": lambda said: {"model_type": "hunyuan_v1_dense", **_biased(said)},
     **LAYERED,
+    **STATES,
     **ENCODERS,
 }
 """The mapping of each `general.architecture`. As llama.cpp does, Qwen3's routers make their weights add up to one."""

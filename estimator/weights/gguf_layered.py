@@ -95,6 +95,35 @@ def _lfm2(said: Said) -> dict[str, Any]:
     return {"model_type": "lfm2", **found, "layer_types": kinds, "block_auto_adjust_ff_dim": False}
 
 
+def _lfm2_moe(said: Said) -> dict[str, Any]:
+    """LFM2 with experts in all but the first layers."""
+    found = {name: value for name, value in _lfm2(said).items() if name != "block_auto_adjust_ff_dim"}
+    experts = {"num_experts": said.size("expert_count"), "num_experts_per_tok": said.size("expert_used_count")}
+    widths = {"moe_intermediate_size": said.size("expert_feed_forward_length")}
+    return {**found, "model_type": "lfm2_moe", **experts, **widths, "num_dense_layers": said.size("leading_dense_block_count")}
+
+
+def _ernie_moe(said: Said) -> dict[str, Any]:
+    return {
+        "model_type": "ernie4_5_moe",
+        **decoder(said),
+        "moe_num_experts": said.size("expert_count"),
+        "moe_k": said.size("expert_used_count"),
+        "moe_intermediate_size": said.size("expert_feed_forward_length"),
+        "moe_num_shared_experts": said.size("expert_shared_count"),
+        "moe_layer_start_index": said.size("leading_dense_block_count"),
+        "moe_layer_interval": said.size("interleave_moe_layer_step"),
+    }
+
+
+def _exaone4(said: Said) -> dict[str, Any]:
+    found = {"model_type": "exaone4", **decoder(said), "sliding_window": said.get("attention.sliding_window")}
+    slides = [False] * found["num_hidden_layers"]
+    if found["sliding_window"] is not None:
+        slides = said.each("attention.sliding_window_pattern", found["num_hidden_layers"])
+    return {**found, "layer_types": ["sliding_attention" if each else "full_attention" for each in slides]}
+
+
 def _glm4_moe(said: Said) -> dict[str, Any]:
     """The last layers may be those that guess tokens ahead, which are no part of the model, nor loaded (`TENSOR_SKIP`)."""
     found = decoder(said)
@@ -126,7 +155,10 @@ LAYERED: dict[str, Callable[[Said], dict[str, Any]]] = {
     "gemma4": _gemma4,
     "jamba": _jamba,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2_moe,
     "glm4moe": _glm4_moe,
+    "ernie4_5-moe": _ernie_moe,
+    "exaone4": _exaone4,
     "minimax-m2": _minimax_m2,
 }
 """The mapping of each `general.architecture`."""

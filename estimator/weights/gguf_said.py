@@ -88,11 +88,11 @@ def body(said: Said) -> dict[str, Any]:
     }
 
 
-def decoder(said: Said) -> dict[str, Any]:
-    """What every decoder of attention and feed-forward layers has."""
+def decoder(said: Said, wide: str = "feed_forward_length") -> dict[str, Any]:
+    """What every decoder of attention and feed-forward layers has; `wide`: the key that says how wide the latter are."""
     return {
         **body(said),
-        "intermediate_size": said.size("feed_forward_length"),
+        "intermediate_size": said.size(wide),
         "num_attention_heads": said.size("attention.head_count"),
         "max_position_embeddings": said.size("context_length"),
         **said.optional(num_key_value_heads="attention.head_count_kv", head_dim="attention.key_length"),
