@@ -29,10 +29,11 @@ from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.vllm.engine import VLLM
 from estimator.serving.vllm.settings import not_run
 from estimator.simulation.simulation import WITHOUT_BYTES
-from estimator.specs.resolve import Model, resolve
+from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.stored import Stored
 from estimator.tape.lifetimes import uncollected
 
+OF_ONE_ROW = " Only the row of the file is for its types"
 CONTEXT = 4096
 """Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
 SEQUENCE = 2048
@@ -99,7 +100,7 @@ def fit(
         rows=rows,
         assumptions=[
             *understood,
-            *found.assumptions,
+            *[said.replace(OF_THE_JOB, OF_ONE_ROW) for said in found.assumptions],
             *question.counted,
             *filter(None, [_seen(found.spec) if any(way.part == "training" for way in asked) else ""]),
             *card.assumptions,
@@ -143,11 +144,20 @@ def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     if not LLAMA_CPP.runs(found.spec) and any(not way.gguf for way in serving):
         asked, serving = ([way for way in some if not way.gguf] for some in (asked, serving))
     if found.stored is None:
-        return asked
+        return [*_of_file(found, serving), *asked]
     first = {way.gguf: way for way in reversed(serving)}
     shipped = {gguf: way for gguf in (False, True) if (way := _as_published(first.get(gguf), found.stored))}
     same = {(gguf, way.settings["weights"]) for gguf, way in shipped.items()}
     return [*shipped.values(), *(way for way in asked if (way.gguf, way.settings.get("weights")) not in same)]
+
+
+def _of_file(found: Model, serving: list[Way]) -> list[Way]:
+    """llama.cpp's way with the GGUF file that the model was read from, as it is."""
+    way = next((way for way in serving if way.gguf), None)
+    if way is None or found.checkpoint is None or found.checkpoint.format != "gguf":
+        return []
+    settings = {name: value for name, value in way.settings.items() if name != "weights"}
+    return [way.model_copy(update={"way": f"serve the file, {LLAMA_CPP.title}", "job": {**way.job, way.part: settings}})]
 
 
 def _as_published(way: Way | None, stored: Stored) -> Way | None:
@@ -285,12 +295,13 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
 
 def _longest(question: Question, way: Way, answer: Judged) -> int | None:
     """The longest context that llama.cpp holds, as far as the model has positions, in its own steps; None of another engine, or
-    without a card. What it takes grows with the context, nearly evenly."""
-    most, capacity = question.found.spec.longest_sequence, answer.memory.capacity_bytes
+    without a card. What it takes grows with the context, nearly evenly; an encoder reads it in one pass."""
+    spec, capacity = question.found.spec, answer.memory.capacity_bytes
+    most, unsaid = spec.longest_sequence, (*WITHOUT_BYTES, *(["ubatch"] if spec.encodes else []))
     if not way.gguf or capacity is None or not most:
         return None
     job = _with_model(question, answer.job.model_dump(mode="json", exclude_defaults=True)) or {}
-    serving = {name: value for name, value in job["serving"].items() if name not in WITHOUT_BYTES}
+    serving = {name: value for name, value in job["serving"].items() if name not in unsaid}
 
     def spare(steps: int) -> int:
         asked = {**serving, "context": min(steps * CELLS, most)}

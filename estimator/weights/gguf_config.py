@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from estimator.weights.gguf_encoders import ENCODERS
+from estimator.weights.gguf_layered import LAYERED
 from estimator.weights.gguf_said import Said, UnsaidError, body, decoder
+from estimator.weights.gguf_states import STATES
 
 SIGMOID = 2
 """`expert_gating_func` of routers like DeepSeek-V3's; 1 is softmax (ExpertGatingFuncType)."""
@@ -146,5 +149,16 @@ CONFIGS: dict[str, Callable[[Said], dict[str, Any]]] = {
     "gpt-oss": lambda said: {"model_type": "gpt_oss", **_experts(said), "sliding_window": said.size("attention.sliding_window")},
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "smollm3": lambda said: {"model_type": "smollm3", **_biased(said)},
+    "seed_oss": lambda said: {"model_type": "seed_oss", **_biased(said)},
+    "arcee": lambda said: {"model_type": "arcee", **decoder(said)},
+    "phi2": lambda said: {"model_type": "phi", **decoder(said), "partial_rotary_factor": said.share()},
+    "glm4": lambda said: {"model_type": "glm4", **_biased(said), "partial_rotary_factor": said.share()},
+    "ernie4_5": lambda said: {"model_type": "ernie4_5", **decoder(said), "use_bias": said.has("attn_q.bias")},
+    "mistral3": lambda said: {"model_type": "ministral3", **decoder(said), "sliding_window": None},
+    "hunyuan-dense": lambda said: {"model_type": "hunyuan_v1_dense", **_biased(said)},
+    **LAYERED,
+    **STATES,
+    **ENCODERS,
 }
 """The mapping of each `general.architecture`. As llama.cpp does, Qwen3's routers make their weights add up to one."""

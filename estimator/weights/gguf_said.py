@@ -46,6 +46,25 @@ class Said:
         """Whether there is such a tensor; those of a layer are looked for in the first."""
         return tensor in self.shapes or f"blk.0.{tensor}" in self.shapes
 
+    def has_in(self, tensor: str, layer: int) -> bool:
+        """Whether a layer has such a tensor."""
+        return f"blk.{layer}.{tensor}" in self.shapes
+
+    def rows(self, tensor: str) -> int:
+        """Rows of a matrix outside the layers; a single one is often written as a vector."""
+        shape = self.shapes.get(tensor, ())
+        if len(shape) not in (1, 2):
+            raise UnsaidError(tensor)
+        return shape[0] if len(shape) == 2 else 1
+
+    def each(self, key: str, layers: int) -> list[Any]:
+        """A number of each layer, or whether it is so, of a key that has one for all of them or one for each."""
+        found = self.metadata.get(self.prefix + key)
+        values = list(found) if isinstance(found, tuple) else [found] * min(layers, len(self.shapes))
+        if len(values) != layers or not all(isinstance(value, int) and value >= 0 for value in values):
+            raise UnsaidError(key)
+        return values
+
     def share(self) -> float:
         """The part of each head that is rotated; the head's size times it, cut to a whole number, is what the file says."""
         head, rotated = self.head(), self.size("rope.dimension_count")
@@ -69,11 +88,11 @@ def body(said: Said) -> dict[str, Any]:
     }
 
 
-def decoder(said: Said) -> dict[str, Any]:
-    """What every decoder of attention and feed-forward layers has."""
+def decoder(said: Said, wide: str = "feed_forward_length") -> dict[str, Any]:
+    """What every decoder of attention and feed-forward layers has; `wide`: the key that says how wide the latter are."""
     return {
         **body(said),
-        "intermediate_size": said.size("feed_forward_length"),
+        "intermediate_size": said.size(wide),
         "num_attention_heads": said.size("attention.head_count"),
         "max_position_embeddings": said.size("context_length"),
         **said.optional(num_key_value_heads="attention.head_count_kv", head_dim="attention.key_length"),

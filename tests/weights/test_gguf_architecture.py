@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-from estimator.families import FAMILIES, count
+from estimator import estimate
+from estimator.families import FAMILIES
 from estimator.families.from_config import from_mapping
-from estimator.specs.architecture import architecture
+from estimator.planner.headline import fit
+from estimator.specs.architecture import architecture, parameters
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.gguf_config import CONFIGS
 from estimator.weights.read import read_checkpoint
@@ -31,16 +33,22 @@ a size that its config makes of `expand`, Llama's head to the part of it that is
 conversion does not write, and Qwen3's experts to the name that release 4 had."""
 
 
-def checkpoint(case: dict[str, Any], parameters: int | None = None, metadata: dict[str, Any] | None = None) -> Checkpoint:
+def checkpoint(case: dict[str, Any], held: int | None = None, metadata: dict[str, Any] | None = None) -> Checkpoint:
     """The checkpoint of one case: its tensors and, in every layer, one that stands for all others."""
     said, shapes = {**case["metadata"], **(metadata or {})}, dict(case["tensors"])
-    layers = said["block_count"]
-    if "attention.sliding_window_pattern" in said:
-        said["attention.sliding_window_pattern"] = tuple(itertools.islice(itertools.cycle([True, True, True, False]), layers))
-    left = (parameters or case["parameters"]) - sum(math.prod(shape) for shape in shapes.values())
-    shapes |= {f"blk.{layer}.rest.weight": [left - layers + 1 if layer == 0 else 1] for layer in range(layers)}
+    layers = case["metadata"]["block_count"]
+    said |= {key: _of_layers(value, layers) for key, value in said.items() if isinstance(value, list)}
+    within = layers - case["metadata"].get("nextn_predict_layers", 0)
+    left = (held or case["parameters"]) - sum(math.prod(shape) for shape in shapes.values())
+    shapes |= {f"blk.{layer}.rest.weight": [left - within + 1 if layer == 0 else 1] for layer in range(within)}
     prefixed = {f"{case['architecture']}.{key}": value for key, value in said.items() if value is not None}
-    return gguf_checkpoint({"general.architecture": case["architecture"], **prefixed}, shapes | case.get("besides", {}))
+    others = {"general.architecture": case["architecture"], **case.get("others", {})}
+    return gguf_checkpoint(others | prefixed, shapes | case.get("besides", {}))
+
+
+def _of_layers(value: list[Any], layers: int) -> tuple[Any, ...]:
+    """What layers take turns in."""
+    return tuple(itertools.islice(itertools.cycle(value), layers))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -48,10 +56,10 @@ def test_published_models_say_what_they_are(name: str) -> None:
     case = PUBLISHED[name]
     found = architecture(checkpoint(case))
     assert found is not None
-    if name == "Olmo-3-7B":
-        assert found.pop("layer_types") == (["sliding_attention"] * 3 + ["full_attention"]) * 8
+    assert parameters(from_mapping(found, name)) == case["parameters"]
+    if kinds := case.get("layer_types"):
+        assert tuple(found.pop("layer_types")) == _of_layers(kinds, found["num_hidden_layers"])
     assert found == case["config"]
-    assert count(from_mapping(found, name)) == case["parameters"]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -66,7 +74,7 @@ def test_what_is_left_out_is_not_made_up(name: str) -> None:
     for key in case["metadata"]:
         if key != "block_count":
             found = architecture(checkpoint(case, metadata={key: None}))
-            assert found is None or count(from_mapping(found, name)) == case["parameters"]
+            assert found is None or parameters(from_mapping(found, name)) == case["parameters"]
 
 
 @pytest.mark.parametrize("value", ["many", -1, 2**40, 1.5, True, (1, 2), ("a", 3.0), float("nan"), ()])
@@ -91,9 +99,13 @@ def test_transformers_calls_it_the_same(name: str) -> None:
     mapping: dict[str, Any] = GGUF_CONFIG_MAPPING
     mapped = mapping.get(kind, mapping.get(case["architecture"], {}))
     for key, theirs in mapped.items():
-        if theirs is None or key in UNREAD or (kind, key) in OTHERS or key not in case["metadata"]:
+        if theirs is None or key in UNREAD or (kind, key) in OTHERS or isinstance(case["metadata"].get(key), list | None):
             continue
-        ours = {"num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size"}
+        ours = {
+            "num_kv_heads": "num_key_value_heads",
+            "ffn_hidden_size": "intermediate_size",
+            "block_ff_dim": "intermediate_size",
+        }
         found = {ours.get(named, named): value for named, value in case["config"].items()}
         assert found[theirs] == case["metadata"][key], key
 
@@ -126,10 +138,20 @@ def test_from_a_file(tmp_path: Path) -> None:
     wide = [(f"blk.0.ffn_{part}.weight", "Q4_0", (32, 64)) for part in ("gate", "up")]
     norms = [(name, "F32", (32,)) for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight")]
     tensors = [("token_embd.weight", "F16", (32, 100)), *square, *wide, ("blk.0.ffn_down.weight", "Q5_1", (64, 32)), *norms]
-    found = architecture(read_checkpoint(written(tmp_path / "small.gguf", gguf_bytes(pairs, tensors))))
+    path = written(tmp_path / "small.gguf", gguf_bytes(pairs, tensors))
+    found = architecture(read_checkpoint(path))
     assert found is not None
     assert found["vocab_size"] == 100
     assert found["tie_word_embeddings"]
+    row = fit(str(path), "8GB", task="serve-gguf", allow_files=True).rows[0]
+    assert (row.way, row.verdict) == ("serve the file, llama.cpp", "fits")
+    assert row.total_bytes is not None
+    assert row.job is not None
+    job = {name: row.job[name] for name in ("model", "task", "hardware")}
+    assert (
+        estimate({**job, "serving": {"engine": "llama.cpp", "context": 64}}, allow_files=True).memory.total_bytes
+        == row.total_bytes
+    )
 
 
 def test_safetensors_say_no_architecture() -> None:

@@ -34,6 +34,10 @@ INPUTS = (EMBEDDING, "position_embd.weight", "token_types.weight", "per_layer_to
 """Tables in which a token's rows are looked up."""
 
 
+SKIPPING = ("glm-4-moe", "glm-4v-moe")
+"""Graphs whose layers that guess tokens ahead stay in the file (`TENSOR_SKIP`, src/models/glm4-moe.cpp); Qwen3.5's are loaded."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightTensor:
     """A tensor of the file: its layer (None outside), its bytes, and how many it takes on the GPU."""
@@ -105,9 +109,11 @@ def placed(
     """Where everything lies, of a file's `tensors` or of those of the kind that is asked for, on so many GPUs.
 
     The output layer counts as a layer after the last; a tied one is a copy. `cuda`: whether the graph is as CUDA has it, with
-    fused kernels, and keys and values in float16 for flash attention.
+    fused kernels, and keys and values in float16 for flash attention. Layers of a file after the model's last guess tokens ahead.
     """
     tensors = tensors or of_kind(serving.weights, spec)
+    if spec.can.graph in SKIPPING:
+        tensors = tuple([tensor for tensor in tensors if tensor.layer is None or tensor.layer < spec.num_hidden_layers])
     layers = layer_devices(serving, spec.num_hidden_layers, gpus)
     forced = overridden(serving, spec.num_hidden_layers, gpus)
     tied = all(tensor.name != OUTPUT for tensor in tensors)
@@ -143,12 +149,12 @@ def placed(
 
 
 def _layer(tensor: WeightTensor, spec: ModelSpec) -> int:
-    """The layer that a tensor lies with: the output, if it belongs to none, but the norm of BLOOM's embeddings with the first,
-    and what makes all layers' own input of Gemma 4's embeddings."""
+    """The layer that a tensor lies with: the output, if it belongs to none or guesses ahead, but the norm of BLOOM's embeddings
+    with the first, and what makes all layers' own input of Gemma 4's embeddings."""
     if tensor.layer is None:
         first = tensor.name.startswith("token_embd_norm") and spec.can.graph != "lfm-2"
         return 0 if first or tensor.name.startswith("per_layer_") else -1
-    return tensor.layer
+    return min(tensor.layer, spec.num_hidden_layers)
 
 
 def _planned(
