@@ -31,6 +31,7 @@ from estimator.planner import headline, limits
 from estimator.planner import plan as planner_plan
 from estimator.planner import which as planner_which
 from estimator.planner.answers import BudgetRow, Limit
+from estimator.planner.headline_answer import HourlyPrice
 from estimator.planner.plan_answer import Plan
 from estimator.planner.ways import slugs
 from estimator.planner.which_answer import WhichRow
@@ -79,6 +80,9 @@ class Headline(BaseModel):
     model: str
     hardware: str
     capacity_bytes: int | None
+    rent: HourlyPrice | None = Field(
+        None, description="what an hour of the hardware costs at least; null where no price is known"
+    )
     ways: list[Way]
     versions: str
     full: dict[str, Any] | None = None
@@ -196,7 +200,7 @@ def fit(
     found = headline.fit(model, on, False, context=context, concurrency=concurrency, sequence=sequence, batch=batch, task=task)
     ways = [Way(**row.model_dump(include=set(Way.model_fields))) for row in found.rows]
     full = found.model_dump(mode="json") if detail == "full" else None
-    about = {"model": found.model, "hardware": found.hardware, "capacity_bytes": found.capacity_bytes}
+    about = {name: getattr(found, name) for name in ("model", "hardware", "capacity_bytes", "rent")}
     return Headline(**about, ways=ways, versions=_versions(), full=full)
 
 

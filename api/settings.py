@@ -26,13 +26,14 @@ class Settings(BaseModel):
 
     workers: Annotated[int, Field(ge=0, le=256)] = Field(
         default_factory=_processors,
-        description="processes that answer new questions, and half as many again for large ones; 0: threads, without any budget",
+        description="processes for small questions, as many for medium ones, half as many for large ones; 0: threads, no budget",
     )
-    queue: Annotated[int, Field(ge=0, le=10_000)] = Field(64, description="questions that may wait, and as many large ones")
+    queue: Annotated[int, Field(ge=0, le=10_000)] = Field(64, description="questions that may wait in each lane")
     wait: Annotated[float, Field(gt=0, le=600)] = Field(30, description="seconds that a question waits at most")
     seconds: Annotated[float, Field(gt=0, le=3600)] = Field(20, description="of processor time that a question may take")
     quick: Annotated[float, Field(gt=0, le=3600)] = Field(
-        0.5, description="seconds of processor time after which a question is a large one, and waits among those"
+        0.5,
+        description="seconds of processor time after which a question is no small one, and goes on to the lane for larger ones",
     )
     memory: Bytes = Field(2**30, description="bytes that a question may take beside what every process has: 1GiB")
     body: Annotated[float, Field(gt=0, le=600)] = Field(10, description="seconds in which a request must have come whole")

@@ -7,7 +7,7 @@ from estimator.planner.headline import fit
 from estimator.serving.llamacpp import hybrids  # noqa: F401  what a hybrid that llama.cpp serves loads
 from estimator.views import listing
 
-from . import answers  # noqa: F401  what a worker runs
+from . import worker  # noqa: F401  what a process runs, with all that it answers
 
 for rows in (listing.models, listing.gpus, listing.nodes, listing.offers):
     rows()

@@ -15,6 +15,7 @@ from estimator.pipeline.estimation import estimate
 from estimator.pipeline.verdict import offered
 from estimator.planner.cases import Done, Lengths, TooMuch, usual
 from estimator.planner.headline import fit
+from estimator.planner.headline_answer import FitRow
 from estimator.planner.ways import slug
 
 from ..query import job_mapping
@@ -97,8 +98,15 @@ def _of_all(asked: Asked) -> Summary:
     good, known = sum(bool(row.fits) for row in found.rows), sum(row.fits is not None for row in found.rows)
     verdict = "unknown" if not known else "fits" if good == len(found.rows) else "tight" if good else "does not fit"
     said = f"{good} of {len(found.rows)} usual ways fit" if known else "unknown"
-    reason = "; ".join(f"{row.way}: {row.verdict}" for row in found.rows)
+    reason = "; ".join(map(_of_row, found.rows))
+    if found.rent:
+        reason += f". Rents from {found.rent.price_per_hour} {found.rent.currency} an hour"
     return Summary(f"Use {found.model}", on, verdict, said, reason, items=[("model", model), ("on", on)])
+
+
+def _of_row(row: FitRow) -> str:
+    speed = "" if row.tokens_per_second is None else f", {row.tokens_per_second:,.0f} tokens/s"
+    return f"{row.way}: {row.verdict}{speed}"
 
 
 def _said(verdict: str, total: int, limit: int | None) -> str:

@@ -21,7 +21,7 @@ from ..problems import MEDIA_TYPE
 from ..settings import settings
 
 router = APIRouter(tags=["embedding"])
-WIDTH, HEIGHT = 640, 260
+WIDTH, HEIGHT = 640, 280
 LASTS = 86400
 MOST_FIELDS = 100
 NONE_OF_OURS = "this is no address of an answer of this service"

@@ -25,6 +25,7 @@ button { color: var(--accent); border-color: var(--accent); cursor: pointer; } :
 const SHEET = new CSSStyleSheet(); // which a page's policy on styles lets through
 SHEET.replaceSync(STYLE);
 
+const speed = (row) => (row.tokens_per_second === null ? "" : Math.round(row.tokens_per_second).toLocaleString("en"));
 const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 
 // An element with its attributes and what is within: text is text, never HTML.
@@ -55,11 +56,18 @@ function ofJob(answer, question) {
 
 // Every usual way of using a model on some hardware.
 function ofWays(fit) {
+  const timed = fit.rows.some((row) => row.tokens_per_second !== null);
+  const more = fit.rows.some((row) => row.would_fit_with || row.problem);
   const rows = fit.rows.map((row) =>
     make("tr", {}, make("th", { scope: "row" }, row.way), make("td", {}, verdict(row.verdict)),
-      make("td", { class: "n" }, row.total_bytes === null ? "" : gib(row.total_bytes)), make("td", { class: "wide small" }, row.would_fit_with || row.problem)));
-  const heads = [["Way"], ["Verdict"], ["Per GPU"], ["Would fit with", "wide"]].map(([text, kind = ""]) => make("th", { scope: "col", class: kind }, text));
-  return [make("table", {}, make("caption", {}, `Does ${fit.model} fit on ${fit.hardware}?`), make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows))];
+      make("td", { class: "n" }, row.total_bytes === null ? "" : gib(row.total_bytes)), ...(timed ? [make("td", { class: "n wide" }, speed(row))] : []),
+      ...(more ? [make("td", { class: "wide small" }, row.would_fit_with || row.problem)] : [])));
+  const heads = [["Way"], ["Verdict"], ["Per GPU"], ...(timed ? [["Tokens/s", "wide"]] : []), ...(more ? [["Would fit with", "wide"]] : [])];
+  const head = make("tr", {}, ...heads.map(([text, kind = ""]) => make("th", { scope: "col", class: kind }, text)));
+  const table = make("table", {}, make("caption", {}, `Does ${fit.model} fit on ${fit.hardware}?`), make("thead", {}, head), make("tbody", {}, ...rows));
+  if (!fit.rent) return [table];
+  const { price_per_hour: price, currency, provider, price_as_of: day } = fit.rent;
+  return [table, make("p", { class: "small" }, `Rents from ${price} ${currency} an hour (${provider}, price of ${day})`)];
 }
 
 class WillItFit extends HTMLElement {

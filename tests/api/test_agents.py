@@ -86,6 +86,9 @@ def test_answers_are_short_and_those_of_python() -> None:
         assert ways is not None
         assert [way["total_bytes"] for way in ways["ways"]] == [row.total_bytes for row in fit("gpt2", "t4").rows]
         assert [way["longest_context"] for way in ways["ways"]] == [row.longest_context for row in fit("gpt2", "t4").rows]
+        rent = fit("gpt2", "t4").rent
+        assert rent is not None
+        assert ways["rent"] == rent.model_dump(mode="json")
         served = (await client.call_tool("estimate", {"job": {"model": "gpt2", "task": "serve"}, "on": "t4"})).structured_content
         assert served is not None
         assert served["served"]["output_tokens_per_second"] > 0

@@ -184,6 +184,19 @@ def test_sbatch_runs_after_the_verdict_and_the_script_does_not(
     assert not (cluster / "ran").exists()
 
 
+def test_a_script_of_its_name_in_front_of_slurms_calls_slurms(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/cluster.md has it; it was started again and again."""
+    (cluster / "first").mkdir()
+    (cluster / "first" / "sbatch").write_text('#!/bin/sh\nexec willitfit wrap sbatch "$@"\n')
+    (cluster / "first" / "sbatch").chmod(0o755)
+    monkeypatch.chdir(cluster)
+    monkeypatch.setenv("PATH", f"{cluster / 'first'}:{cluster / 'bin'}:{os.environ['PATH']}")
+    assert main(["wrap", "sbatch", "other.sh"]) == 3
+    assert capfd.readouterr().out == "Submitted batch job 42: other.sh\n"
+
+
 @pytest.mark.slow
 def test_without_slurm_it_says_so(cluster: Path) -> None:
     """In a process of its own, as a shell starts it."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from estimator.exchange.gate import Ruling
 
 REFUSED = 1
+LONGEST_SCRIPT = 2**16
+"""Bytes of a script of sbatch's name that are looked at."""
 
 
 def wrap_options(commands: Commands) -> None:
@@ -44,7 +46,7 @@ def wrap_options(commands: Commands) -> None:
 def wrap(options: argparse.Namespace) -> int:
     from estimator.exchange.gate import Ruling
 
-    program = shutil.which(options.program)
+    program = _program(options.program)
     if program is None:
         raise Unreadable("is not installed here, or not on the PATH", options.program)
     at = _script(options.arguments)
@@ -58,6 +60,21 @@ def wrap(options: argparse.Namespace) -> int:
         return REFUSED
     sys.stderr.flush()
     return subprocess.run([program, *options.arguments], check=False).returncode
+
+
+def _program(name: str) -> str | None:
+    """The first program of a name on the PATH, but for a script that calls willitfit: that is what stands in front of Slurm's."""
+    found = (shutil.which(name, path=folder) for folder in os.get_exec_path() if folder)
+    return next((path for path in found if path and not _is_ours(path)), None)
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(LONGEST_SCRIPT)
+    except OSError:
+        return False
+    return start.startswith(b"#!") and b"willitfit" in start
 
 
 def _script(arguments: list[str]) -> int | None:

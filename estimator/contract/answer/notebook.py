@@ -20,6 +20,8 @@ IN_TITLE = frozenset({"model", "hardware", "fits", "verdict", "reason"})
 LATER = frozenset({"assumptions", "not_modelled"})
 """Lists that HTML shows when they are opened."""
 FIRST = frozenset({"warnings", "suggestions"})
+LAST = frozenset({"rent"})
+"""What is told after the rows."""
 ESCAPED = str.maketrans({"|": "\\|", "\n": " ", "<": "&lt;", "*": "\\*", "_": "\\_", "`": "\\`"})
 
 
@@ -62,8 +64,9 @@ def markdown(answer: AnswerPart) -> str:
 
 
 def _ordered(answer: AnswerPart) -> list[Section]:
-    """What is to be done comes before the numbers."""
-    return sorted(sections(answer), key=lambda section: section.field not in FIRST)
+    """What is to be done comes before the numbers; what is opened to be read, at the end."""
+    ranks = dict.fromkeys(FIRST, 0) | dict.fromkeys(LAST, 2) | dict.fromkeys(LATER, 3)
+    return sorted(sections(answer), key=lambda section: ranks.get(section.field, 1))
 
 
 def sections(answer: AnswerPart, title: str = "", field: str = "") -> Iterator[Section]:
