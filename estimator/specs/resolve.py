@@ -154,7 +154,7 @@ def _known(found: Named, counts: bool) -> Model:
     if isinstance(spec, OtherSpec) and not counts:
         spec = spec.model_copy(update={"countable": False})
     stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
-    if (copy := described.copy_of(found.entry.spoken)) is not None:
+    if (copy := described.copy_of(found.entry.name)) is not None:
         stored = copy.stored(named=False)
     if found.entry.other:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
