@@ -25,7 +25,7 @@ Repacked = Callable[[Held], Iterator[int]]
 def check_format(serving: Serving, experts: bool, server: str) -> None:
     """Raise `InvalidJob` for weights in a format that a server does not load, or not for such a model."""
     name = serving.weights
-    if name in dtypes.BY_NAME:
+    if name in dtypes.BY_NAME and name not in FORMATS:
         if serving.weights_group or serving.unquantized or serving.mixed_weights:
             raise Contradiction(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
         return

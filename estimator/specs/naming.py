@@ -19,7 +19,9 @@ from estimator.facts.catalogue import Entry, Folders
 from estimator.facts.spelling import folded, joined, shown, words
 
 TUNED = ("instruct", "inst", "it", "chat", "hf", "latest", "sft", "dpo", "orpo", "kto", "simpo", "grpo", "rlvr")
-"""Last words of a checkpoint's name that do not make it another model."""
+TUNED += ("abliterated", "derestricted", "heretic", "cloud", "free")
+"""Last words of a checkpoint's name that do not make it another model: how it was trained, what was taken out of its weights, and
+where it is served (Ollama's cloud, OpenRouter's free)."""
 UNTUNED = ("base", "pt")
 """Last words that do not make it another model if they follow a size: "8b base"; in "bert base" the word is the size."""
 _SIZED = re.compile(r"\d[bm]$")

@@ -36,6 +36,8 @@ ASK = "Of any other model, give the path of its config.json, or its hub id."
 SEND = "Of any other model, send the content of its config.json in place of a name."
 """How to ask about a model that is not known: of files, and where none are read."""
 OF_THE_JOB = " Answers are for the types of the job, not of the file"
+_PAGE = re.compile(r"(https?://(?:huggingface|hf)\.co/[\w.-]+/[\w.-]+)/tree/.*")
+"""The page of a repository's files, and its own."""
 _GGUF_FILE = re.compile(r"(-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
 """How the name of a GGUF file ends, and of one of several."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -80,7 +82,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return Model("inline model", spec, "the job", _said(model), stored=stored_as(model, spec))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
-    text = model.strip()
+    text = _PAGE.sub(r"\1", model.strip())
     if not text:
         raise InvalidValue("is empty: name a model, a size such as 13B, or a config.json", "model")
     if text.startswith("{"):
@@ -154,7 +156,7 @@ def _known(found: Named, counts: bool) -> Model:
     if isinstance(spec, OtherSpec) and not counts:
         spec = spec.model_copy(update={"countable": False})
     stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
-    if (copy := described.copy_of(found.entry.spoken)) is not None:
+    if (copy := described.copy_of(found.entry.name)) is not None:
         stored = copy.stored(named=False)
     if found.entry.other:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))

@@ -384,9 +384,10 @@ def test_a_config_of_layers_by_number_is_of_all_layers_that_have_them() -> None:
     assert set(stored.whole) == {"self_attn", "linear_attn"}
 
 
-def test_exceptions_may_be_of_one_layer() -> None:
+@pytest.mark.parametrize("name", ["nvfp4", "fp8"])
+def test_exceptions_may_be_of_one_layer(name: str) -> None:
     def resident(*unquantized: str) -> int:
-        serving = {"weights": "nvfp4", "context": 256, "unquantized": list(unquantized)}
+        serving = {"weights": name, "context": 256, "unquantized": list(unquantized)}
         job = {"model": "qwen3-30b-a3b", "task": "serve", "hardware": {"gpu": "h200"}, "serving": serving}
         answer = estimate(job).memory.engine
         assert answer is not None
