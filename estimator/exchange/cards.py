@@ -40,17 +40,17 @@ class Asked(NamedTuple):
     left_out: tuple[LeftOut, ...] = ()
 
 
-def meant(name: str, known: Mapping[str, str] = NOWHERE) -> dict[str, str]:
-    """The card, or the memory, that a name means; empty where it means none that is known, or may mean cards of several sizes."""
+def meant(name: str, known: Mapping[str, str] = NOWHERE) -> Hardware | None:
+    """The card, or the memory of one, that a name means; None where it is not known, or may mean cards of several sizes."""
     name = known.get(name.lower(), _KIND.sub("", name))
     with suppress(WillItFitError):
         found = read_hardware(name).hardware
         if found.memory:
-            return {"memory": found.memory}
+            return Hardware(memory=found.memory)
         size = _SIZE.search(found.gpu or "")
         if found.gpu and (size is None or size[1] in re.findall(r"\d+", name)):
-            return {"gpu": found.gpu}
-    return {}
+            return Hardware(gpu=found.gpu)
+    return None
 
 
 def unclear(name: str, key: str) -> LeftOut:
@@ -60,9 +60,9 @@ def unclear(name: str, key: str) -> LeftOut:
 
 def cards(name: str, count: int, nodes: int, key: str, known: Mapping[str, str] = NOWHERE) -> Asked:
     """So many of what a name means. `key`: where the file says it."""
-    found = meant(name, known) if name else {}
-    left = (unclear(name, key),) if name and not found else ()
-    return Asked(Hardware(**found, gpus=count, nodes=nodes), left)
+    found = meant(name, known) if name else Hardware()
+    left = () if found else (unclear(name, key),)
+    return Asked((found or Hardware()).model_copy(update={"gpus": count, "nodes": nodes}), left)
 
 
 def of_skypilot(resources: Mapping[str, Any], nodes: int) -> Asked:
@@ -110,7 +110,7 @@ def of_node(count: int, pod: Mapping[str, Any]) -> Hardware:
     asked = {**_required(pod), **mapping(pod.get("nodeSelector"))}
     for label, known in LABELS.items():
         if (name := str(asked.get(label) or "")) and (found := meant(name, known)):
-            return Hardware(**found, gpus=count)
+            return found.model_copy(update={"gpus": count})
     with suppress(WillItFitError):
         return Hardware(gpu=read_hardware(str(asked.get(MACHINE) or "")).hardware.gpu, gpus=count)
     return Hardware(gpus=count)

@@ -284,8 +284,8 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
         return found
     if not (card := meant(header.card)):
         return found.model_copy(update={"left_out": [*found.left_out, unclear(header.card, "#SBATCH")]})
-    said = Assumed(key="#SBATCH", value=next(iter(card.values())), why=f"the script's header asks for {header.card}")
-    job = {**found.job, "hardware": {**card, **found.job.get("hardware", {})}}
+    said = Assumed(key="#SBATCH", value=card.gpu or card.memory, why=f"the script's header asks for {header.card}")
+    job = {**found.job, "hardware": {**card.model_dump(exclude_defaults=True), **found.job.get("hardware", {})}}
     return found.model_copy(update={"job": job, "assumed": [*found.assumed, said]})
 
 

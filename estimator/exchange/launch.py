@@ -162,7 +162,7 @@ def _alone(command: Command) -> Launch:
 def expandable(environment: Mapping[str, str]) -> bool | None:
     """Whether torch's allocator is told to have expandable segments (torch/cuda/memory.py), by either name of its settings; None
     where it is told nothing."""
-    said = ",".join(filter(None, map(environment.get, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))))
+    said = ",".join(environment.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")).strip(",")
     return None if not said else "expandable_segments:true" in said.lower().replace(" ", "")
 
 
