@@ -38,11 +38,7 @@ def _why(message: str) -> str:
 
 @pytest.mark.slow
 def test_every_model_that_sglang_runs_has_an_answer() -> None:
-<<<<<<< HEAD
     assert unanswered("sglang", _why) == (NOT_SERVED, 500)
-=======
-    assert unanswered("sglang", _why) == (NOT_SERVED, 495)
->>>>>>> served
 
 
 @pytest.mark.parametrize(
