@@ -18,8 +18,10 @@ from estimator.facts import catalogue
 from estimator.facts.catalogue import Entry, Folders
 from estimator.facts.spelling import folded, joined, shown, words
 
-TUNED = ("instruct", "inst", "it", "chat", "hf", "latest", "sft", "dpo", "orpo", "kto", "simpo", "grpo", "rlvr")
-TUNED += ("abliterated", "derestricted", "heretic", "cloud", "free")
+TUNED = (
+    *("instruct", "inst", "it", "chat", "hf", "latest", "sft", "dpo", "orpo", "kto", "simpo", "grpo", "rlvr"),
+    *("abliterated", "derestricted", "heretic", "cloud", "free"),
+)
 """Last words of a checkpoint's name that do not make it another model: how it was trained, what was taken out of its weights, and
 where it is served (Ollama's cloud, OpenRouter's free)."""
 UNTUNED = ("base", "pt")
