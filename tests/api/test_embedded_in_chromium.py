@@ -129,7 +129,7 @@ def test_the_theme_is_the_readers_or_the_pages(placed: Placed) -> None:
     assert light == "rgb(255, 255, 255)" != dark
     page.evaluate("document.querySelector('will-it-fit').removeAttribute('theme')")
     page.emulate_media(color_scheme="light")
-    page.wait_for_function(f"{ground} === '{light}'")  # what the reader prefers arrives by itself
+    expect(page.locator("will-it-fit .box")).to_have_css("background-color", light)  # what the reader prefers arrives by itself
 
 
 def test_what_is_refused_is_said_and_what_was_within_is_shown(placed: Placed) -> None:

@@ -59,7 +59,7 @@ def job(model: Any, **training: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", FIRST.values())
 def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
     """What a question costs that was not asked before, without the allocator."""
-    asked = Job.model_validate(estimate(job(name)).job)
+    asked = Job.model_validate(estimate(job(name, precision="bf16-true")).job)
     spec = resolve(name).spec
     place = topology(asked, spec)
     benchmark.pedantic(simulate, (asked, spec, place, AMPERE), setup=forget, rounds=40, warmup_rounds=2)
@@ -69,7 +69,7 @@ def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama-3-8b", "llama-3.1-405b"])
 def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
     """What the first answer to a question costs besides: every layer of two steps, played into the caching allocator."""
-    asked = Job.model_validate(estimate(job(name)).job)
+    asked = Job.model_validate(estimate(job(name, precision="bf16-true")).job)
     spec = resolve(name).spec
     benchmark.pedantic(reserved, (simulate(asked, spec, topology(asked, spec), AMPERE).build.tape, 2**23), rounds=8)
 
@@ -77,7 +77,7 @@ def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
 @pytest.mark.share(8)
 @pytest.mark.parametrize("name", FIRST.values())
 def test_one_job(name: str, benchmark: BenchmarkFixture) -> None:
-    benchmark(estimate, job(name))
+    benchmark(estimate, job(name, precision="bf16-true"))
     assert (median(benchmark) or 0) < ESTIMATE_SECONDS
 
 
