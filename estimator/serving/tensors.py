@@ -267,9 +267,12 @@ def _named(
     if "experts." in name and "shared" not in name:
         if len(shape) == 3 and _inputs_first(plain, shape, spec.hidden_size):
             shape = (shape[0], shape[2], shape[1])
-        if "experts.mlp." in name:  # DBRX's, one below the other
+        if "experts.mlp." in name:  # DBRX's, one below the other; servers have them as other experts (vLLM's models/dbrx.py)
             experts: int = getattr(spec, "num_experts", 1)
             shape = (experts, shape[0] // experts, shape[1])
+            down = plain.endswith("w2")
+            plain += ".down_proj" if down else ".gate_up_proj"
+            shape = (shape[0], shape[2], shape[1]) if down else shape
         used = parameter.active * shape[0] // parameter.count
         if name.endswith("gate_up_proj"):
             shape = (shape[0] - spec.idle_experts, *shape[1:])
