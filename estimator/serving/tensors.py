@@ -57,6 +57,8 @@ CHOOSING_KEYS, CHOOSING_QUERIES = ".indexer.k_proj", ".indexer.q_proj"
 """Of an indexer that picks blocks for each key head: its key, which is whole, and its queries, which go with the key heads."""
 GROUPED = "o_a_proj"
 """A product for each group of heads, whose weights are one parameter and no layer."""
+DBRX = {"w1": "gate_proj", "v1": "up_proj", "w2": "down_proj"}
+"""What others call DBRX's experts."""
 KEYS = ("k_proj", "v_proj")
 QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
 INPUTS_DIVIDED = (
@@ -269,10 +271,9 @@ def _named(
             shape = (shape[0], shape[2], shape[1])
         if "experts.mlp." in name:  # DBRX's, one below the other; servers have them as other experts (vLLM's models/dbrx.py)
             experts: int = getattr(spec, "num_experts", 1)
-            shape = (experts, shape[0] // experts, shape[1])
-            down = plain.endswith("w2")
-            plain += ".down_proj" if down else ".gate_up_proj"
-            shape = (shape[0], shape[2], shape[1]) if down else shape
+            path, _, end = plain.rpartition(".")
+            plain, rows = f"{path}.{DBRX[end]}", shape[0] // experts
+            shape = (experts, shape[1], rows) if end == "w2" else (experts, rows, shape[1])
         used = parameter.active * shape[0] // parameter.count
         if name.endswith("gate_up_proj"):
             shape = (shape[0] - spec.idle_experts, *shape[1:])
@@ -304,15 +305,19 @@ def _joined(tensors: list[Held]) -> Iterator[Held]:
                 yield each
                 continue
             gone |= {other.name for other in others}
+            if each.kind == "experts":
+                rows = sum(other.shape[1] for other in others)
+                yield replace(each, name=f"{path}.gate_up_proj", shape=(each.shape[0], rows, each.shape[2]))
+                continue
             ends = "+".join(other.end for other in others)
             yield replace(each, name=f"{path}.{ends}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
 
 
 def _together(places: dict[str, Held], path: str, end: str) -> list[Held]:
-    """The linear layers that a server has as one with the layer that ends so."""
+    """The linear layers, or the experts, that a server has as one with those that end so."""
     for ends in JOINED:
         found = [places.get(f"{path}.{name}") for name in ends if end in ends]
-        others = [other for other in found if other is not None and other.kind == "linear"]
+        others = [other for other in found if other is not None and other.kind in ("linear", "experts")]
         if len(others) == len(ends):
             return others
     return []
