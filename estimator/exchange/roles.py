@@ -6,7 +6,7 @@ What they take while it is their turn (a generation, a pass that only scores) is
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator.contract.errors import WillItFitError
 from estimator.contract.units import gib
@@ -41,16 +41,25 @@ def parameters_of(model: Any, allow_files: bool) -> int | None:
     return found.parameters if isinstance(found.spec, OtherSpec) else count(found.spec)
 
 
-def kind(model: Any, allow_files: bool) -> tuple[str, bool]:
-    """The type of a model that a job names, and whether it is a mixture of experts; "" and False of one not known here."""
+class Kind(NamedTuple):
+    """What a reader asks about a model that a job names: its type, whether it is a mixture of experts, and its linear layers on
+    which no LoRA works."""
+
+    name: str = ""
+    has_experts: bool = False
+    without_lora: tuple[str, ...] = ()
+
+
+def kind(model: Any, allow_files: bool) -> Kind:
+    """Of a model that a job names; without a name of one not known here."""
     try:
         spec = resolve(model, allow_files).spec
     except WillItFitError:
-        return "", False
+        return Kind()
     inner = getattr(spec, "alone", spec)
-    return inner.model_type, inner.has_experts
+    return Kind(inner.model_type, inner.has_experts, inner.without_lora)
 
 
 def has_experts(model: Any, allow_files: bool) -> bool:
     """Whether a model that a job names is a mixture of experts; False where nothing here knows it."""
-    return kind(model, allow_files)[1]
+    return kind(model, allow_files).has_experts

@@ -17,7 +17,6 @@ ROOT = Path(estimator.__file__).parent
 ALLOWED = {
     "exchange/documents.py": (2, "any model, for a job that is read without one"),
     "exchange/frameworks/llm_foundry.py": (4, "models by the names that LLM Foundry has for its own"),
-    "exchange/frameworks/nemo_automodel.py": (5, "models whose mixers NeMo Automodel calls by a kernel of their own"),
     "exchange/frameworks/torchtune.py": (1, "a word in the names of torchtune's modules"),
     "exchange/megatron_model.py": (8, "which architecture Megatron-LM's arguments describe: a table of names"),
     "planner/cases.py": (1, "any model, for settings that are read without one"),

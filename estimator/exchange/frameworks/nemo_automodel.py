@@ -16,8 +16,6 @@ HELD = ("master_weights", "store_param_remainders", "exp_avg_dtype", "exp_avg_sq
 
 EVERYTHING, FUSED = ".*", "out_proj"
 """A pattern of all linear layers, the output layer among them; and the layer that a mixer's kernel has within it."""
-MIXERS = ("falcon_h1", "nemotron_h", "mamba", "mamba2", "falcon_mamba")
-"""Types of models with such a kernel."""
 MIXED = ["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 """The linear layers of those that are mixtures of experts, too, but that one."""
 
@@ -123,17 +121,18 @@ def _layers(conf: Configuration, part: Mapping[str, Any]) -> tuple[str | list[st
         targets = ALL_LINEAR
     else:
         targets = [_last(one) for one in names]
-    kind, experts = roles.kind(conf.get("model"), conf.around.allow_files)
-    if targets == EVERYTHING and experts:
+    kind = roles.kind(conf.get("model"), conf.around.allow_files)
+    if targets == EVERYTHING and kind.has_experts:
         conf.leave(
             "peft", "the output layer's adapter is not in the answer: a mixture's layers are read as all linear ones but it"
         )
         targets, exclude = ALL_LINEAR, []
-    if isinstance(targets, str) and kind in MIXERS and FUSED not in exclude:
+    if isinstance(targets, str) and FUSED in kind.without_lora and FUSED not in exclude:
         conf.leave(
-            "peft", f"{FUSED} of {kind} is read as without an adapter: the kernel takes its weight, and passes the adapter by"
+            "peft",
+            f"{FUSED} of {kind.name} is read as without an adapter: the kernel takes its weight, and passes the adapter by",
         )
-        targets, exclude = (MIXED, []) if experts else (targets, [*exclude, FUSED])
+        targets, exclude = (MIXED, []) if kind.has_experts else (targets, [*exclude, FUSED])
     return targets, exclude
 
 
