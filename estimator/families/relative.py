@@ -76,9 +76,10 @@ class RelativeAttention:
         return unsqueeze(permute(values, (2, 0, 1)), 0)
 
 
-def in_buckets(relative: Tensor, causal: bool, holds: bool = False) -> Tensor:
-    """The bucket of each relative position (`_relative_position_bucket`): exact when near, by the logarithm when far, which UMT5
-    `holds` to the end."""
+def in_buckets(relative: Tensor, causal: bool, holds: bool = False, late: bool = False) -> Tensor:
+    """The bucket of each relative position (`_relative_position_bucket`): exact when near, by the logarithm when far.
+    `holds`: the logarithms live to the end (UMT5, WavLM). `late`: they are made whole after all that is added, and nothing is
+    added to the bucket of a position's side (WavLM)."""
     tape, shape = relative.tape, relative.shape
 
     def made(operation: str, dtype: DType = dtypes.int64) -> Tensor:
@@ -96,7 +97,7 @@ def in_buckets(relative: Tensor, causal: bool, holds: bool = False) -> Tensor:
         del later
         side = made("mul")
         del wide
-        buckets = made("add")
+        buckets = side if late else made("add")
         del side
         distance = made("abs")
     near = made("lt", dtypes.bool_)
@@ -104,8 +105,12 @@ def in_buckets(relative: Tensor, causal: bool, holds: bool = False) -> Tensor:
     for operation in ("div", "log", "div", "mul"):
         far = made(operation, dtypes.float32)
     _ratio = far if holds else None
-    far = made("_to_copy")
-    far = made("add")
+    if late:
+        far = made("add", dtypes.float32)
+        far = made("_to_copy")
+    else:
+        far = made("_to_copy")
+        far = made("add")
     most = made("full_like")
     far = made("minimum")
     del most

@@ -12,12 +12,12 @@ from estimator.families.build import Builder
 from estimator.families.encoders import refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.layers import Layers
+from estimator.families.relative import in_buckets
 from estimator.families.siglip_pooling import bypassed
 from estimator.families.spec import Size
 from estimator.families.wav2vec2 import CTC, AudioClassification, Layer, Wav2Vec2
 from estimator.families.wav2vec2_spec import Wav2Vec2Spec
 from estimator.tape import dtypes
-from estimator.tape.dtypes import DType
 from estimator.tape.matmul import baddbmm, bmm, linear
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, mul_scalar, sigmoid, softmax
 from estimator.tape.reduction import mean, sum_dim
@@ -37,34 +37,6 @@ class WavLMSpec(Wav2Vec2Spec):
 
 
 SPECS = {"wavlm": WavLMSpec}
-
-
-def in_buckets(relative: Tensor) -> Tensor:
-    """The bucket of each relative position (`_relative_positions_bucket`): exact when near, by the logarithm when far, which has
-    a name of its own, and lives to the end, before it is made whole."""
-    tape, shape = relative.tape, relative.shape
-
-    def made(operation: str, dtype: DType = dtypes.int64) -> Tensor:
-        return empty(tape, shape, dtype, operation)
-
-    later = made("gt", dtypes.bool_)
-    wide = made("_to_copy")
-    del later
-    buckets = made("mul")
-    del wide
-    distance = made("abs")
-    near = made("lt", dtypes.bool_)
-    ratio = made("_to_copy", dtypes.float32)
-    for operation in ("div", "log", "div", "mul"):
-        ratio = made(operation, dtypes.float32)
-    far = made("add", dtypes.float32)
-    far = made("_to_copy")
-    most = made("full_like")
-    far = made("minimum")
-    del most
-    chosen = made("where")
-    del chosen, distance, near, ratio, far
-    return buckets
 
 
 class GatedAttention:
@@ -110,7 +82,7 @@ class GatedAttention:
         assert self.table is not None
         places = [empty(hidden.tape, (frames,), dtypes.int64, "arange") for _ in ("queries", "keys")]
         relative = empty(hidden.tape, (frames, frames), dtypes.int64, "sub")
-        buckets = in_buckets(relative)
+        buckets = in_buckets(relative, causal=False, holds=True, late=True)
         values = self.table(buckets)
         del places
         return permute(values, (2, 0, 1))
