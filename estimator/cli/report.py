@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from estimator.cli.report_headline import aligned, spaced
+from estimator.cli.table import aligned, spaced
 from estimator.contract.answer import (
     DEFAULT,
     Answer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.measured.bottleneck_answer import Bound, Profiled
 
 _BOUNDS = ("", "measured", "predicted")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned, offered
 from estimator.planner.answers import Budget, BudgetRow
 
 _HEADER = (
@@ -37,10 +37,9 @@ def budget_text(found: Budget) -> str:
 
 
 def _cells(row: BudgetRow) -> tuple[str, ...]:
-    times = f"{row.instances} x " if row.instances > 1 else ""
     low, high = row.range_hours
     return (
-        f"{times}{row.provider} {row.instance}",
+        offered(row),
         row.kind,
         row.region,
         f"{row.gpus} x {row.accelerator}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.measured.calibration_answer import Calibrated, Constant, Errors
 
 _HEAD = ("constant", "value", "without it", "with it", "")

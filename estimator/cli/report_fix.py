@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.contract.units import gib
 from estimator.planner.answers import Change, Fix, Fixes, shown_value
 

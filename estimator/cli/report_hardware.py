@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.contract.units import gib
 from estimator.facts.fact import Fact
 from estimator.hardware.accelerator import Accelerator, Link

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from estimator.cli.table import aligned, offered, spaced
 from estimator.contract.units import gib
 from estimator.planner.headline_answer import Fit, FitRow
 
@@ -26,9 +25,8 @@ def headline_text(fit: Fit) -> str:
         rows = [(*row[:_SPEED], *row[_SPEED + 1 :]) for row in rows]
     lines = [title, "", *aligned(rows), ""]
     if (rent := fit.rent) is not None:
-        times = f"{rent.instances} x " if rent.instances > 1 else ""
         region = "" if rent.region in _ANYWHERE else f", {rent.region}"
-        where = f"{times}{rent.provider} {rent.instance}, {rent.kind}{region}"
+        where = f"{offered(rent)}, {rent.kind}{region}"
         lines += [f"Rented from {rent.price_per_hour} {rent.currency} an hour ({where}; price of {rent.price_as_of})", ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
         lines += ["Notes", *notes, ""]
@@ -48,13 +46,3 @@ def _cells(row: FitRow) -> tuple[str, ...]:
     known = row.way, row.spread, row.verdict, gib(row.total_bytes), spaced(row.peak_phase)
     speed = "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}"
     return (*known, headroom, longest, speed, row.would_fit_with)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Cells in columns as wide as their widest."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def spaced(name: str) -> str:
-    return name.replace("_", " ")

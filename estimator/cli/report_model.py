@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.contract.units import gib
 from estimator.views.inspection import Card, Counts, Group, Stored
 

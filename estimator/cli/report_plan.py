@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.cli.report_headline import aligned
 from estimator.cli.report_which import named
+from estimator.cli.table import aligned, offered
 from estimator.contract.units import gib
 from estimator.planner.plan_answer import Plan, PlanRow
 
@@ -45,7 +45,7 @@ def plan_text(found: Plan) -> str:
 
 def _best(found: Plan, row: PlanRow, names: str) -> list[str]:
     """A way, what it changes of the job, and what is near it."""
-    offer = "" if row.provider is None else f", {row.price_per_hour} {found.currency} an hour at {_offer(row)}"
+    offer = "" if row.provider is None else f", {row.price_per_hour} {found.currency} an hour at {offered(row)}"
     lines = [f"{names}: {_hardware(row)}{offer}", f"  {_told(found, row)}"]
     lines += [f"  {name}: {_shown(value)}" for name, value in row.changes.items() if not name.startswith("hardware.")]
     near = sorted(row.neighbours, key=lambda one: (one.fits is None, one.fits is False))
@@ -79,11 +79,6 @@ def _cells(found: Plan, row: PlanRow) -> tuple[str, ...]:
 def _hardware(row: PlanRow) -> str:
     nodes = f"{row.nodes} nodes of " if row.nodes > 1 else ""
     return f"{nodes}{row.gpus} x {row.accelerator or 'the card'}"
-
-
-def _offer(row: PlanRow) -> str:
-    times = f"{row.instances} x " if (row.instances or 0) > 1 else ""
-    return f"{times}{row.provider} {row.instance}"
 
 
 def _changed(changes: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.planner.replicas_answer import Load, Replicas, ReplicasRow
 
 _HEADER = ("copies of", "number", "range", "GPUs", "at a time", "first token", "next tokens", "most of one", "per hour", "at")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned
 from estimator.contract.units import gib
 from estimator.planner.swept import Swept
 from estimator.planner.what_if_answer import shown

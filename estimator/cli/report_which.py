@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.cli.report_headline import aligned
+from estimator.cli.table import aligned, offered
 from estimator.contract.units import gib
 from estimator.planner.which_answer import TooLittle, Which, WhichRow
 
@@ -42,14 +42,9 @@ def hardware(one: WhichRow | TooLittle) -> str:
 
 
 def _said(row: WhichRow) -> str:
-    price = "no price known" if row.price_per_hour is None else f"{row.price_per_hour} {row.currency} an hour at {_offer(row)}"
+    price = "no price known" if row.price_per_hour is None else f"{row.price_per_hour} {row.currency} an hour at {offered(row)}"
     run = "" if row.total is None else f"; the run {row.total} {row.currency} in {row.hours:,.1f} h"
     return f"{hardware(row)}: {gib(row.total_bytes)} of {gib(row.capacity_bytes)} on each; {price}{run}"
-
-
-def _offer(row: WhichRow) -> str:
-    times = f"{row.instances} x " if (row.instances or 0) > 1 else ""
-    return "" if row.provider is None else f"{times}{row.provider} {row.instance}"
 
 
 def _cells(row: WhichRow, timed: bool) -> tuple[str, ...]:
@@ -62,7 +57,7 @@ def _cells(row: WhichRow, timed: bool) -> tuple[str, ...]:
     price = "-" if row.price_per_hour is None else f"{row.price_per_hour} {row.currency}"
     hours = "-" if row.hours is None else f"{row.hours:,.1f}"
     run = "-" if row.total is None else f"{row.total} {row.currency}"
-    return (*cells, price, _offer(row), *((hours, run) if timed else ()))
+    return (*cells, price, offered(row), *((hours, run) if timed else ()))
 
 
 def named(names: list[str]) -> str:

@@ -123,7 +123,7 @@ def listed(rows: list[dict[str, object]], as_json: bool) -> int:
     if as_json:
         print(json.dumps(rows, indent=2))
         return 0
-    from estimator.cli.report_headline import aligned
+    from estimator.cli.table import aligned
 
     header = [name.replace("_", " ") for name in rows[0]] if rows else ["none of that size"]
     print("\n".join(aligned([header, *([_cell(value) for value in row.values()] for row in rows)])))
