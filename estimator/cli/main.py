@@ -45,6 +45,7 @@ def _main(argv: Sequence[str] | None) -> int:
         for option in arguments:
             if option.startswith("--") and option.endswith("=--"):  # which argparse takes for the end of the options
                 raise InvalidJob("'--' is no value", option.partition("=")[0])
+        arguments = _spoken(arguments)
         command = arguments[0] in COMMANDS
         options = command_parser().parse_args(arguments) if command else headline_parser().parse_args(_joined(arguments))
         serves = getattr(options, "command", None) == "serve"
@@ -62,14 +63,20 @@ def _main(argv: Sequence[str] | None) -> int:
         return 0
 
 
+def _spoken(arguments: list[str]) -> list[str]:
+    """Arguments that are a question (will 13B fit on 2x24GB, qlora 13B on 24GB, which GPU for 13B) as what it stands for."""
+    first = next((place for place, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    words = " ".join(arguments[:first])
+    if not words or "--on" in arguments or os.path.exists(words) or (found := asked(words)) is None:
+        return arguments
+    return [*found, *arguments[first:]]
+
+
 def _joined(arguments: list[str]) -> list[str]:
     """A headline's arguments with a name of several words in one, as people write it: llama 3.1 8b --on rtx 4090. Of words before
-    the first option the model's name is made, of words after --on what it runs on, where the model stands before it; without
-    --on, of a question (will 13B fit on 2x24GB, qlora 13B on 24GB) both."""
+    the first option the model's name is made, of words after --on what it runs on, where the model stands before it."""
     options = [place for place, word in enumerate(arguments) if word.startswith("-")] + [len(arguments)]
     found = [" ".join(arguments[: options[0]])] if options[0] else []
-    if found and "--on" not in arguments and not os.path.exists(found[0]) and (spoken := asked(found[0])):
-        found = spoken
     for start, end in pairwise(options):
         option, *words = arguments[start:end]
         joined = option == "--on" and words and found

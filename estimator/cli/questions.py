@@ -1,4 +1,4 @@
-"""Questions as they are spoken, as the headline's arguments: will 13B fit on 2x24GB? how fast is 70B on 8xH100 for 20 users?"""
+"""Questions as they are spoken, as arguments: will 13B fit on 2x24GB? how fast is 70B on 8xH100? which GPU for 13B?"""
 
 from __future__ import annotations
 
@@ -19,6 +19,21 @@ _QUESTIONS = [
         rf"(is|are) (?P<hardware>.+?) enough (for|to ({_DOES}|fit)) (?P<model>.+)",
     )
 ]
+_KIND = r"(gpu|graphics card|card|hardware|machine|vram|gpu memory|gpu ram|memory)"
+_ASKS = "do|does|did|can|could|would|should|will|is|are"
+_NEEDS = rf"( ({_ASKS}|it|i|we|you|one|need|needed|take|required|use|buy|rent|enough))*( (for|to))?"
+_NAMED = re.compile(
+    rf"how many (?P<hardware>(?!{_KIND}s?\b|tok)(\S+ ){{0,2}}?\S+)(?= ({_ASKS}|to|for) ){_NEEDS}( {_DOES})? "
+    r"(?P<model>.+?)( (need|take|require))?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How many of some card: the headline says of one what it would fit with."""
+_WHICH = re.compile(
+    rf"(what|which|how many|how much)( is the)?( cheapest| smallest| best)? {_KIND}s?{_NEEDS}( (?P<does>{_DOES}|qlora|lora))? "
+    r"(?P<model>.+?)( (need|take|require|use|fit on|run on))?( with (?P<method>qlora|lora))?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Which card, how many of any, how much memory: all that is asked by `which`."""
 _DETAILS = [
     (option, re.compile(pattern, re.IGNORECASE))
     for option, pattern in (
@@ -31,8 +46,8 @@ _DETAILS = [
 
 
 def asked(question: str) -> list[str] | None:
-    """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; None if it is
-    no question, or longer than `LONGEST`."""
+    """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; `which` and its
+    task where hardware is what is asked for; None if it is no question, or longer than `LONGEST`."""
     text, details = question.strip().rstrip("? "), list[str]()
     if len(text) > LONGEST:
         return None
@@ -40,10 +55,18 @@ def asked(question: str) -> list[str] | None:
         if (found := pattern.search(text)) is not None:
             details += [option, found["value"]]
             text = text[: found.start()] + text[found.end() :]
-    known = next((match for pattern in _QUESTIONS if (match := pattern.fullmatch(text))), None)
+    known = next((match for pattern in (*_QUESTIONS, _NAMED) if (match := pattern.fullmatch(text))), None)
     if known is None:
-        return None
+        which = _WHICH.fullmatch(text)
+        return None if which is None else ["which", which["model"], *_task(which["method"] or which["does"] or ""), *details]
     how, _, model = known["model"].partition(" ")
     if model and how.lower() in _METHODS:
         return [model, "--on", known["hardware"], "--task", how.lower(), *details]
     return [known["model"], "--on", known["hardware"], *details]
+
+
+def _task(does: str) -> list[str]:
+    """What `which` is asked where a model is to be trained: the method that is named, else the one that needs the least."""
+    if does.lower() in _METHODS:
+        return ["--task", does.lower()]
+    return ["--task", "qlora"] if re.fullmatch("train|fine.*", does, re.IGNORECASE) else []
