@@ -63,10 +63,21 @@ def remedies(job: Job, memory: Memory, spec: ModelSpec) -> list[Remedy]:
     found: dict[str, Remedy] = {}
     if job.task == "serve":
         found |= {remedy.said: remedy for remedy in _within_the_cache(job, memory)}
+    elif _fragments(job, memory):
+        remedy = _set("training", True, expandable_segments=True)
+        found[remedy.said] = remedy
     for part in largest_parts(memory):
         each = _of_serving(part, job) if job.task == "serve" else _of_training(part, job, memory, spec)
         found |= {remedy.said: remedy for remedy in each if remedy.said not in found}
     return list(found.values())
+
+
+def _fragments(job: Job, memory: Memory) -> bool:
+    """Whether it may be the allocator's segments alone that are too much: what lies in them is not, or nobody asked of it."""
+    if job.training.expandable_segments or memory.capacity_bytes is None:
+        return False
+    cached = memory.overhead.get("cached_blocks")
+    return cached is None or 0 < memory.total_bytes - memory.capacity_bytes <= cached
 
 
 def _set(part: str, same_result: bool = False, **settings: Any) -> Remedy:

@@ -64,13 +64,13 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         return found  # llama.cpp is mostly run so
     larger = [] if alone or more else list(_larger(way, hardware))
     within, over = [each for each in larger if each.nodes == 1], [each for each in larger if each.nodes > 1]
+    if within and (found := _more(question, [("", way)], within, capacity)):
+        return found
     least: Judged | None = answer
     for sizes in filter(None, (within, over)):
-        found = _more(question, way, sizes, capacity)
-        if found and sizes is within:
-            return found
         least = _least(question, way, sizes[-1]) if way.part == "training" else None
-        if found := _fewest(question, way, sizes, capacity, found, least):
+        others = [(f" and {said}", other) for said, other in _in_fewer_bytes(question, way, least)] if least else []
+        if found := _more(question, [*([("", way)] if sizes is over else []), *others], sizes, capacity):
             return found
     if not alone and not way.gguf:
         for extra, other in [("", way), *((f" and {said}", other) for said, other in kinder)]:
@@ -139,32 +139,21 @@ def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
         yield Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=gpus, nodes=nodes)
 
 
-def _fewest(
-    question: Question, way: Way, sizes: list[Hardware], capacity: int, found: Change | None, least: Judged | None
-) -> Change | None:
-    """What was found, or fewer of these GPUs with the same computed otherwise, where what takes `least` on the most of them says
-    how."""
-    for said, other in _in_fewer_bytes(question, way, least) if least else ():
-        most = found.job["hardware"] if found and found.job else None
-        fewer = [each for each in sizes if most is None or each.gpus * each.nodes < most.gpus * most.nodes]
-        if fewer and (better := _more(question, other, fewer, capacity)):
-            found = Change(f"{better.said} and {said}", better.job)
-    return found
-
-
-def _more(question: Question, way: Way, sizes: list[Hardware], capacity: int) -> Change | None:
-    """The fewest GPUs that do it, of these numbers of them. A spread that is too much even on the most of them, though it shares
-    all evenly, is not tried on fewer."""
-    hopeless = _hopeless(question, way, sizes[-1]) if way.part == "training" else set()
+def _more(question: Question, asked: list[tuple[str, Way]], sizes: list[Hardware], capacity: int) -> Change | None:
+    """The fewest GPUs that do it, of these numbers of them, by a way as it is or as others that compute the same, each with what
+    is said of it. A spread that is too much even on the most of them, though it shares all evenly, is not tried on fewer."""
+    hopeless: dict[str, set[str]] = {}
     for larger in sizes:
-        total = larger.gpus * larger.nodes
-        if question.least_bytes(way, total) > capacity:
-            continue
-        if spread := _spread_that_fits(question, way, larger, hopeless):
-            nodes = larger.nodes
-            said = f"{total} such GPUs" if nodes == 1 else f"{nodes} nodes of {larger.gpus} such GPUs"
-            usual = way.part == "serving" or spread.said.startswith(USUAL)
-            return Change(said if usual else f"{said} ({spread.said})", spread.job)
+        total, nodes = larger.gpus * larger.nodes, larger.nodes
+        for said, way in asked:
+            if question.least_bytes(way, total) > capacity:
+                continue
+            if said not in hopeless:
+                hopeless[said] = _hopeless(question, way, sizes[-1]) if way.part == "training" else set()
+            if spread := _spread_that_fits(question, way, larger, hopeless[said]):
+                many = f"{total} such GPUs" if nodes == 1 else f"{nodes} nodes of {larger.gpus} such GPUs"
+                usual = way.part == "serving" or spread.said.startswith(USUAL)
+                return Change((many if usual else f"{many} ({spread.said})") + said, spread.job)
     return None
 
 

@@ -29,6 +29,8 @@ from estimator.tape.tape import Tape
 
 WITHOUT_BYTES = frozenset({"tokens", "dataset", "run", "hours", "prompt_length", "output_length"})
 """Settings on which no byte depends."""
+UNTRACED = WITHOUT_BYTES | {"expandable_segments"}
+"""Settings that no tape depends on: those, and how the allocator serves what is on it."""
 KEPT = 64
 """How many questions are remembered with their simulations, the most recently used ones."""
 
@@ -97,7 +99,7 @@ def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tupl
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
-    known = _simulations(_question(job, spec, place, tensors, WITHOUT_BYTES))
+    known = _simulations(_question(job, spec, place, tensors, UNTRACED))
     found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
     if found is None and isinstance(spec, OtherSpec):
         found = _counted(job, spec, gpu)
