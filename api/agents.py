@@ -125,6 +125,7 @@ class Card(BaseModel):
     verdict: str
     total_bytes: int = Field(description="needed of one GPU")
     headroom_bytes: int
+    tokens_per_second: float | None = Field(description="of answers, all sequences together, or trained on; on all GPUs")
     provider: str | None
     price_per_hour: str | None = Field(description="of all GPUs together, in `currency`")
     currency: str | None

@@ -15,7 +15,7 @@ from estimator.hardware.parse import read_hardware
 from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.headline_answer import Fit
-from estimator.planner.which import which
+from estimator.planner.which import which, with_speed
 from estimator.planner.which_answer import WhichRow
 from estimator.views.fitting import fitting
 
@@ -92,7 +92,7 @@ def which_card(asked: Asked) -> dict[str, Any]:
     return {
         "title": f"Which GPU? {TASKS[task].format(found.model)}",
         "which": found,
-        "rented": [(row, job_items(row.job)) for row in rented[:ROWS]],
+        "rented": [(with_speed(row, False), job_items(row.job)) for row in rented[:ROWS]],
         "others": [(row, [("model", model), ("on", _cards(row))]) for row in found.rows[:MOST_ROWS]],
         "api": ("v1/which", asked.items),
     }

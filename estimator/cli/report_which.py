@@ -6,7 +6,7 @@ from estimator.cli.table import aligned, offered
 from estimator.contract.units import gib
 from estimator.planner.which_answer import TooLittle, Which, WhichRow
 
-_HEADER = ("hardware", "spread", "verdict", "per GPU", "headroom", "fewer need", "per hour", "at", "hours", "run")
+_HEADER = ("hardware", "spread", "verdict", "per GPU", "headroom", "fewer need", "tokens/s", "per hour", "at", "hours", "run")
 MANY = 12
 """Cards that are named before the rest is counted."""
 
@@ -53,7 +53,8 @@ def _cells(row: WhichRow, timed: bool) -> tuple[str, ...]:
         less = "" if fewer is None else "too much"
     else:
         less = gib(fewer.needed_bytes) if fewer.needed_bytes > row.capacity_bytes else "beyond the limits"
-    cells = (hardware(row), row.spread, row.verdict, gib(row.total_bytes), gib(row.headroom_bytes), less)
+    fast = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}"
+    cells = (hardware(row), row.spread, row.verdict, gib(row.total_bytes), gib(row.headroom_bytes), less, fast)
     price = "-" if row.price_per_hour is None else f"{row.price_per_hour} {row.currency}"
     hours = "-" if row.hours is None else f"{row.hours:,.1f}"
     run = "-" if row.total is None else f"{row.total} {row.currency}"

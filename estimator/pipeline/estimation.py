@@ -100,6 +100,15 @@ def time_of(job: Job | Mapping[str, Any], allow_files: bool = True) -> Time | No
     return _step(run, _served(run, date.today()))
 
 
+def tokens_per_second(job: Job | Mapping[str, Any], allow_files: bool = True) -> float | None:
+    """How fast a job trains, or writes its answers, on all GPUs; None where that is not known."""
+    try:
+        time = time_of(job, allow_files)
+    except NotModelled:
+        return None
+    return time.tokens_per_second if time else None
+
+
 def _answer(run: Run, today: date, allow_files: bool) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.simulation.build

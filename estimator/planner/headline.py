@@ -7,7 +7,7 @@ from typing import Any
 from estimator.contract.answer import Versions
 from estimator.contract.answer.part import IN_RAM
 from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Hardware, read_job
+from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families.other import OtherSpec
@@ -22,7 +22,7 @@ from estimator.pipeline.verdict import offered
 from estimator.planner.changes import Change, smallest_change
 from estimator.planner.headline_answer import Fit, FitRow, HourlyPrice
 from estimator.planner.spreads import Question, Tried, tried, unshared
-from estimator.planner.ways import Platform, Way, of_task, platform, ways
+from estimator.planner.ways import SPEED, Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
 from estimator.serving.llamacpp.cache import CELLS
 from estimator.serving.llamacpp.engine import LLAMA_CPP
@@ -38,10 +38,6 @@ CONTEXT = 4096
 """Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
 SEQUENCE = 2048
 """Tokens of a sequence in training, likewise."""
-SPEED = (
-    "tokens/s, on all GPUs: of answers while they are written, all sequences together; in training, tokens that are trained on; "
-    "`willitfit estimate` says the range"
-)
 STRATEGIES = {
     "ddp": "DDP (adapters)",
     "fsdp2": "FSDP2",
@@ -288,9 +284,15 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else _longest(question, way, answer),
-        tokens_per_second=question.tokens_per_second(answer.job) if verdict.fits and card.accelerator else None,
+        tokens_per_second=_speed(question, answer.job) if verdict.fits and card.accelerator else None,
         job=answer.job.model_dump(mode="json"),
     )
+
+
+def _speed(question: Question, job: Job) -> float | None:
+    from estimator.pipeline.estimation import tokens_per_second  # what knows time is loaded for a card of which it is known
+
+    return tokens_per_second(job, question.allow_files)
 
 
 def _longest(question: Question, way: Way, answer: Judged) -> int | None:

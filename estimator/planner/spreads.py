@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.contract.answer.part import IN_RAM
 from estimator.contract.errors import InvalidJob, NotModelled
-from estimator.contract.job import Hardware, Job
+from estimator.contract.job import Hardware
 from estimator.facts import catalogue
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
@@ -63,16 +63,6 @@ class Question:
     def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
         """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""
         return judged({"model": self.model, **job}, self.allow_files, reserves)
-
-    def tokens_per_second(self, job: Job) -> float | None:
-        """How fast a job of the model trains, or writes its answers, on all GPUs; None where that is not known."""
-        from estimator.pipeline.estimation import time_of  # what knows time is loaded for a card of which it is known
-
-        try:
-            time = time_of(job, self.allow_files)
-        except NotModelled:
-            return None
-        return time.tokens_per_second if time else None
 
     def fits(self, job: dict[str, Any], roomy: float = 0.0) -> bool:
         """Whether it fits; not, where it is refused. `roomy`: what leaves this share of the card is said to fit, sooner."""

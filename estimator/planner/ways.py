@@ -26,6 +26,10 @@ CPU = "cpu"
 """The platform of a machine without a GPU."""
 STATES = 2
 """Moments that AdamW keeps of each parameter."""
+SPEED = (
+    "tokens/s, on all GPUs: of answers while they are written, all sequences together; in training, tokens that are trained on; "
+    "`willitfit estimate` says the range"
+)
 
 
 class _Part(BaseModel):

@@ -13,12 +13,13 @@ from estimator.contract.errors import Contradiction, InvalidValue
 from estimator.contract.job import Job, read_job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import is_configuration, read_file
+from estimator.pipeline.estimation import tokens_per_second
 from estimator.planner import amounts
 from estimator.planner.budget import MOST_GPUS
 from estimator.planner.cases import Lengths, Own, Usual, usual
 from estimator.planner.fleet import cards
 from estimator.planner.renting import Within
-from estimator.planner.ways import slug
+from estimator.planner.ways import SPEED, slug
 from estimator.planner.which_answer import NotKnown, TooLittle, Which, WhichRow
 from estimator.planner.which_search import Search, Watch
 from estimator.specs.resolve import resolve
@@ -48,6 +49,7 @@ def which(
     `Job`, a mapping, or the path of a job or of a framework's file, whose hardware does not count. `within`: 24h, 3d; `under`:
     $50 for the whole run, $2/h; both of runs that say what they process (`tokens`, or the job). `memory`: cards sold with 24GB,
     24GB..80GB.
+    `top`: how many rows; None: all of them, without how fast each is.
     `context`, `concurrency`, `sequence` and `batch`: as for `fit`. An interrupt ends the search and keeps what was found.
     Raises `InvalidJob`, `NotModelled` and `UnknownName`.
     """
@@ -96,22 +98,29 @@ def _answer(search: Search, top: int | None) -> Which:
     """All that was found, the smallest first."""
     rows = sorted(search.rows, key=_size)
     smallest = rows[0] if rows else None
+    cheapest = min((row for row in rows if row.price_per_hour), key=_price, default=None)
+    shown = rows if top is None else [with_speed(row, search.allow_files) for row in rows[:top]]
     return Which(
         model=_model(search),
         way=search.case.title,
         possible=True if rows else None if search.unknown or not search.complete else False,
         reason=_reason(search, rows),
-        smallest=smallest,
+        smallest=smallest and with_speed(smallest, search.allow_files),
         too_small=_too_small(search, smallest),
-        cheapest=min((row for row in rows if row.price_per_hour), key=_price, default=None),
+        cheapest=cheapest and with_speed(cheapest, search.allow_files),
         found=len(rows),
-        rows=rows[:top],
+        rows=shown,
         tried=search.tried,
         complete=search.complete,
         unknown=list(_not_known(search)),
-        assumptions=list(_assumptions(search)),
+        assumptions=list(_assumptions(search, shown)),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def with_speed(row: WhichRow, allow_files: bool) -> WhichRow:
+    """A row with how fast it is; it is asked of those that are shown, as it takes longer than whether they fit."""
+    return row.model_copy(update={"tokens_per_second": tokens_per_second(row.job, allow_files)})
 
 
 def _model(search: Search) -> str:
@@ -142,7 +151,7 @@ def _not_known(search: Search) -> Iterator[NotKnown]:
         yield NotKnown(accelerators=list(dict.fromkeys(names)), verdict=verdict, why=why)
 
 
-def _assumptions(search: Search) -> Iterator[str]:
+def _assumptions(search: Search, shown: list[WhichRow]) -> Iterator[str]:
     if isinstance(search.case, Usual):
         if search.case.slug.startswith("serve"):
             asked = search.case.serving
@@ -153,6 +162,8 @@ def _assumptions(search: Search) -> Iterator[str]:
             yield f"trained: {asked['micro_batch_size']} x {asked['sequence_length']} tokens on each GPU"
     elif search.case.job.task == "train":
         yield "the batch is the job's, or one sequence for each GPU where there are more of them"
+    if any(row.tokens_per_second for row in shown):
+        yield SPEED
     if search.processes:
         yield "hours are of computing: without set-up, evaluation and saving"
     else:

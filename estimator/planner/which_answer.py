@@ -39,6 +39,9 @@ class WhichRow(AnswerPart):
     """What one GPU needs."""
     headroom_bytes: int
     """Bytes of the GPU, or of the engine's share of it, that are left."""
+    tokens_per_second: float | None = None
+    """On all GPUs: of answers while they are written, all sequences together, or that are trained on; null where it is not known,
+    and of rows beyond those that are listed."""
     provider: str | None
     """Of the cheapest offer that holds these GPUs; null where no price is known."""
     instance: str | None

@@ -45,6 +45,14 @@ def _on(card: str) -> dict[str, Any]:
     return {"model": "gpt2", "hardware": {"gpu": card}}
 
 
+def test_rows_that_are_listed_say_how_fast_they_are() -> None:
+    found = asked({**JOB, "model": "gpt2"}, memory="24GB", top=3)
+    assert [row.tokens_per_second for row in found.rows] == [
+        time and time.tokens_per_second for time in (estimate(row.job).time for row in found.rows)
+    ]
+    assert any(row.tokens_per_second for row in found.rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "slug", "memory"), [("llama-2-13b", "serve", "24GB"), ("llama-2-7b", "lora", "8GB..12GB")])
 def test_each_row_is_the_fewest_that_the_headline_says_fit(model: str, slug: str, memory: str) -> None:
