@@ -55,7 +55,10 @@ def asked(question: str) -> list[str] | None:
         if (found := pattern.search(text)) is not None:
             details += [option, found["value"]]
             text = text[: found.start()] + text[found.end() :]
-    known = next((match for pattern in (*_QUESTIONS, _NAMED) if (match := pattern.fullmatch(text))), None)
+    known = next((match for pattern in _QUESTIONS if (match := pattern.fullmatch(text))), None)
+    if known is None and (named := _NAMED.fullmatch(text)) is not None:
+        card = re.sub(r"(?<=\d)s$", "", named["hardware"])  # 4090s
+        return [named["model"], "--on", card, *details]
     if known is None:
         which = _WHICH.fullmatch(text)
         return None if which is None else ["which", which["model"], *_task(which["method"] or which["does"] or ""), *details]

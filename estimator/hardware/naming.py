@@ -9,10 +9,12 @@ from pathlib import Path
 
 from estimator.contract.errors import UnknownHardware, UnknownName
 from estimator.facts import catalogue
-from estimator.facts.spelling import joined, words
+from estimator.facts.spelling import joined, shown, words
 
 CARDS = Path(__file__).parent / "accelerators"
 NODES = Path(__file__).parent / "nodes"
+SMALL = frozenset({"iphone", "ipad", "android", "phone", "tablet", "smartphone", "galaxy", "pixel", "snapdragon"})
+"""Phones, tablets and their chips."""
 MAKERS = {
     "nvidia": ("nvidia",),
     "geforce": ("nvidia",),
@@ -138,10 +140,13 @@ def node(parts: list[str]) -> str | None:
 
 def unknown(text: str, like: str = "") -> UnknownName:
     """The error that neither an accelerator nor a node has this name, with the nearest names; of one of Apple's computers with
-    the amounts of memory that there are."""
+    the amounts of memory that there are, of what only llama.cpp's kernels for a CPU are known for how to ask about those."""
     parts = [part for part in words(like or text) if part not in NOTHING]
     if parts and parts[0] in MACS and parts[1:] in ([], *([kind] for kind in MACS[parts[0]])):
         return UnknownHardware(_without_memory(parts))
+    if not SMALL.isdisjoint(parts):
+        how = "for llama.cpp on its CPU write how much RAM it has, '8GB RAM'"
+        return UnknownHardware(f"no gpu is called {shown(text)}: phones and tablets are not known here; {how}")
     return catalogue.unknown((CARDS, NODES), text, "gpu", like)
 
 

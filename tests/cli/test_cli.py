@@ -78,7 +78,7 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
         ),
         ("can a 4090 run gemma 3 27b with a context of 8k", ["gemma 3 27b", "--on", "a 4090", "--context", "8k"]),
         ("how many H100 for kimi k2.5", ["kimi k2.5", "--on", "H100"]),
-        ("how many rtx 4090s do I need to run llama 3 70b?", ["llama 3 70b", "--on", "rtx 4090s"]),
+        ("how many rtx 4090s do I need to run llama 3 70b?", ["llama 3 70b", "--on", "rtx 4090"]),
         ("which gpu for llama 3 70b", ["which", "llama 3 70b"]),
         ("what GPU do I need to fine-tune llama 3 8b?", ["which", "llama 3 8b", "--task", "qlora"]),
         ("how much vram does qwen3 32b need with 32k context", ["which", "qwen3 32b", "--context", "32k"]),
