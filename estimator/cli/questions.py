@@ -10,36 +10,47 @@ LONGEST = 400
 """Characters of a question."""
 _DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
 _HOW = r"(how (fast|quick|quickly)|how many (tokens|tok)( per |/)s(ec(ond)?)?|what (speed|throughput))"
-_QUESTIONS = [
-    re.compile(pattern, re.IGNORECASE | re.DOTALL)  # without which a line's end within makes it try every ` on ` to the end
-    for pattern in (
-        rf"({_HOW} )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?(?P<model>.+?)( (fit|run|work|go))? on (?P<hardware>.+)",
-        rf"(will|would|does|can (i|we)) ({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|with|using) (?P<hardware>.+)",
-        rf"(will|would|does|do|can|could) (?!(i|we|you) )(?P<hardware>.+?) ({_DOES}|fit|handle) (?P<model>.+)",
-        rf"(is|are) (?P<hardware>.+?) enough (for|to ({_DOES}|fit)) (?P<model>.+)",
-    )
-]
+_FAR = r"what('s| is) the (max(imum)?|longest) (context|ctx)( (length|window))?( (for|of|with))?"
 _KIND = r"(gpu|graphics card|card|hardware|machine|vram|gpu memory|gpu ram|memory)"
 _ASKS = "do|does|did|can|could|would|should|will|is|are"
 _NEEDS = rf"( ({_ASKS}|it|i|we|you|one|need|needed|take|required|use|buy|rent|enough))*( (for|to))?"
-_NAMED = re.compile(
-    rf"how many (?P<hardware>(?!{_KIND}s?\b|tok)(\S+ ){{0,2}}?\S+)(?= ({_ASKS}|to|for) ){_NEEDS}( {_DOES})? "
+_HERE = re.compile(r"(this|my) (machine|computer|laptop|pc|mac|gpu|card|box|server)", re.IGNORECASE)
+
+
+def _any(*patterns: str) -> list[re.Pattern[str]]:
+    # DOTALL, without which a line's end within makes the first try every ` on ` to the end
+    return [re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in patterns]
+
+
+_COSTS = _any(
+    rf"(how much|what) (does|would|will) it cost to (?P<does>{_DOES}|qlora|lora) (?P<model>.+) (on|with) (?P<tokens>\S+) tokens"
+)
+"""What a run costs on each card."""
+_MODELS = _any(
+    r"(what|which) models? (can|will|could|do|does)? ?(i |we )?(fit|fits|run|serve)( run)? (on|in|with) (?P<hardware>.+)"
+)
+_HEADLINE = _any(
+    rf"(({_HOW}|{_FAR}) )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?"
+    r"(?P<model>.+?)( (fit|run|work|go))? on (?P<hardware>.+)",
+    rf"(will|would|does|can (i|we)) ({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|with|using) (?P<hardware>.+)",
+    rf"(will|would|does|do|can|could) (?!(i|we|you) )(?P<hardware>.+?) ({_DOES}|fit|handle) (?P<model>.+)",
+    rf"(is|are) (?P<hardware>.+?) enough (for|to ({_DOES}|fit)) (?P<model>.+)",
+    # how many of some card: of one it says what it would fit with
+    rf"how many (?P<hardware>(?!{_KIND}s?\b|tok|users)(\S+ ){{0,2}}?\S+?)s?(?= ({_ASKS}|to|for) ){_NEEDS}( {_DOES})? "
     r"(?P<model>.+?)( (need|take|require))?",
-    re.IGNORECASE | re.DOTALL,
 )
-"""How many of some card: the headline says of one what it would fit with."""
-_WHICH = re.compile(
+_WHICH = _any(
     rf"(what|which|how many|how much)( is the)?( cheapest| smallest| best)? {_KIND}s?{_NEEDS}( (?P<does>{_DOES}|qlora|lora))? "
-    r"(?P<model>.+?)( (need|take|require|use|fit on|run on))?( with (?P<method>qlora|lora))?",
-    re.IGNORECASE | re.DOTALL,
+    r"(?P<model>.+?)( (need|take|require|use|fit on|run on))?( with (?P<method>qlora|lora))?"
 )
-"""Which card, how many of any, how much memory: all that is asked by `which`."""
+"""Which card, how many of any, how much memory."""
 _DETAILS = [
     (option, re.compile(pattern, re.IGNORECASE))
     for option, pattern in (
         ("--concurrency", r" (for|with) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)"),
         ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( length)?"),
         ("--context", r" (with|at) (an? )?(context|ctx)( length)?( of)? (?P<value>\d+k?)( tokens)?"),
+        ("--context", r" at (?P<value>\d+k)( tokens)?(?= |$)"),
     )
 ]
 """What may be said beside, and the option that means it."""
@@ -47,25 +58,35 @@ _DETAILS = [
 
 def asked(question: str) -> list[str] | None:
     """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; `which` and its
-    task where hardware is what is asked for; None if it is no question, or longer than `LONGEST`."""
+    task where hardware is what is asked for, `models` where models are; None if it is no question, or longer than `LONGEST`."""
     text, details = question.strip().rstrip("? "), list[str]()
     if len(text) > LONGEST:
         return None
     for option, pattern in _DETAILS:
-        if (found := pattern.search(text)) is not None:
+        if option not in details and (found := pattern.search(text)) is not None:
             details += [option, found["value"]]
             text = text[: found.start()] + text[found.end() :]
-    known = next((match for pattern in _QUESTIONS if (match := pattern.fullmatch(text))), None)
-    if known is None and (named := _NAMED.fullmatch(text)) is not None:
-        card = re.sub(r"(?<=\d)s$", "", named["hardware"])  # 4090s
-        return [named["model"], "--on", card, *details]
-    if known is None:
-        which = _WHICH.fullmatch(text)
-        return None if which is None else ["which", which["model"], *_task(which["method"] or which["does"] or ""), *details]
-    how, _, model = known["model"].partition(" ")
-    if model and how.lower() in _METHODS:
-        return [model, "--on", known["hardware"], "--task", how.lower(), *details]
-    return [known["model"], "--on", known["hardware"], *details]
+    if said := _said(_COSTS, text):
+        return ["which", said["model"], *(_task(said["does"]) or ["--task", "qlora"]), "--tokens", said["tokens"], *details]
+    if said := _said(_MODELS, text):
+        return ["models", "--fits", "--on", _place(said["hardware"]), *details]
+    if said := _said(_HEADLINE, text):
+        how, _, model = said["model"].partition(" ")
+        method = how.lower() if model and how.lower() in _METHODS else None
+        task = ["--task", method] if method else []
+        return [model if method else said["model"], "--on", _place(said["hardware"]), *task, *details]
+    if said := _said(_WHICH, text):
+        return ["which", said["model"], *_task(said["method"] or said["does"] or ""), *details]
+    return None
+
+
+def _said(patterns: list[re.Pattern[str]], text: str) -> re.Match[str] | None:
+    return next((match for pattern in patterns if (match := pattern.fullmatch(text))), None)
+
+
+def _place(hardware: str) -> str:
+    """What it is to run on: this machine, where that is what is said."""
+    return "here" if _HERE.fullmatch(hardware) else hardware
 
 
 def _task(does: str) -> list[str]:
