@@ -1,8 +1,9 @@
-"""What FSDP2 cannot share evenly: a parameter whose first dimension is shorter than its ranks are many.
+"""What FSDP2 cannot share evenly: a parameter whose first dimension its ranks do not divide.
 
 `fully_shard` cuts each parameter along its first dimension into as many pieces as there are ranks, rounded up to whole rows
 (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, `_init_sharded_param`, `shard_dim` 0). Of stacked experts that dimension is
-the expert: ranks beyond their number hold nothing, the others no less than before, and gathering pads to all of them.
+the expert: ranks beyond their number hold nothing, the others no less than before, and gathering pads to all of them. Eight
+experts over three ranks are three each, of which nine are gathered.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ def uneven(parameters: Sequence[Parameter], place: Topology, replicas: int) -> s
     ranks = place.data // replicas
     if not place.strategy.dtensors or ranks == 1:
         return ""
-    short = [p for p in parameters if p.tensor.shape and p.tensor.shape[0] < ranks]
-    padded = sum(_padding(p, ranks) for p in short)
-    if padded < NOTICED * sum(p.total for p in parameters):
+    padded = [p for p in parameters if p.tensor.shape and _padding(p, ranks)]
+    if sum(_padding(p, ranks) for p in padded) < NOTICED * sum(p.total for p in parameters):
         return ""
-    largest = max(short, key=lambda p: _padding(p, ranks))
+    largest = max(padded, key=lambda p: _padding(p, ranks))
     rows = largest.tensor.shape[0]
+    each = -(-rows // ranks)
+    held = f"no less than {rows} would" if each == 1 else f"{each} each at most"
+    evenly = f"hsdp over groups of at most {rows}" if each == 1 else f"a number of ranks that divides {rows}"
     return (
         f"FSDP2 shards each parameter along its first dimension: {_called(largest.name)} has {rows} there, so {ranks} ranks hold "
-        f"no less than {rows} would, and gather {ranks}/{rows} of its bytes; hsdp over groups of at most {rows}, fsdp1, or zero3 "
-        "share it evenly"
+        f"{held}, and gather {each * ranks}/{rows} of its bytes; {evenly}, fsdp1, or zero3 share it evenly"
     )
 
 

@@ -108,7 +108,7 @@ class _Run:
                         self.repeated[tape.sizes[event]][number] = None
                     found.events.append(number + 1)
                     continue
-                number = self._freed(-event, block.slot, layer)
+                number = self._freed(-event, block.slot, layer, again is not None)
                 if number < 0:
                     found.unmatched += tape.sizes[-event]
                     continue
@@ -129,8 +129,9 @@ class _Run:
             layer += inner.step * (inner.repeat - 1 - at if mirrored else at)
         return layer
 
-    def _freed(self, storage: int, slot: Slot | None, layer: int | None) -> int:
-        """Which birth is released where the tape releases a storage, in a slot and a layer; -1 if there is none."""
+    def _freed(self, storage: int, slot: Slot | None, layer: int | None, again: bool) -> int:
+        """Which birth is released where the tape releases a storage, in a slot and a layer; -1 if there is none. `again`: while
+        backward runs what forward had run, and in its order."""
         births, own, tape = self.found.births, self.alive[storage], self.tape
         beside = [number for number in own if births[number].layer == layer]
         if storage not in self.handed.takers and own:
@@ -138,7 +139,7 @@ class _Run:
         made, backward = tape.slots[storage], self.handed.takers.get(storage, False)
         within = made is not None and slot is not None and (made in slot.path or _layer_slot(made) is _layer_slot(slot))
         if within:  # from one pass to the next within a layer: of what forward saved backward takes the last first
-            before, mirrored = layer, self.phase == BACKWARD and not backward
+            before, mirrored = layer, self.phase == BACKWARD and not backward and not again
             if beside and not mirrored:
                 return beside[-1]
         else:
@@ -154,9 +155,9 @@ class _Run:
             return birth.layer != before, other[1] != kind[1], other[0] != kind[0], -number if mirrored else number
 
         size = tape.sizes[storage]
-        number = min(self.waiting[size] or self.repeated[size], key=unlike, default=-1)
+        number = min([*beside, *(self.waiting[size] or self.repeated[size])], key=unlike, default=-1)
         if own and (number < 0 or births[number].layer != before):
-            return beside[-1] if beside else own[-1]
+            return own[-1]
         return number
 
 

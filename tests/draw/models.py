@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from estimator.families import FAMILIES, spec_class
 from estimator.specs.published import published
+from tests.draw.contract import members
 from tests.jobs import table
 
 LAYERS = ("num_hidden_layers", "num_decoder_layers", "decoder_layers", "encoder_layers")
+EACH = ("layer_types", "mlp_layer_types")
+"""What each layer is. A model of few layers is often of one kind by default: of those that attend in every fourth none does."""
 
 
 @cache
@@ -55,10 +58,28 @@ def small(rng: random.Random, kind: str) -> dict[str, Any]:
         common["layer_types"] = [rng.choice(("linear_attention", "full_attention", "mlp", "moe")) for _ in range(layers)]
     if kind == "lfm2_moe":
         common["layer_types"] = [rng.choice(("conv", "full_attention")) for _ in range(layers)]
+    for name in EACH:
+        if name not in common and (of := layer_kinds(kind, name)) and rng.random() < 0.5:
+            common[name] = [rng.choice(of) for _ in range(layers)]
     keys = spec_class(kind).keys()
     known = {name: value for name, value in common.items() if name in keys}
     own = {name: rng.choice(values) for name, values in table("random_models")[kind].items()}
     return {"model_type": kind, **known, **own}
+
+
+@cache
+def layer_kinds(kind: str, name: str) -> tuple[str, ...]:
+    """What a layer may be, where a family has a field that lists it layer by layer."""
+    listed = spec_class(kind).model_fields.get(name)
+    return tuple(_literals(listed.annotation)) if listed else ()
+
+
+def _literals(annotation: Any) -> list[str]:
+    found: list[str] = []
+    for each in members(annotation):
+        inner = get_args(each)
+        found += inner if get_origin(each) is Literal else [name for one in inner for name in _literals(one)]
+    return found
 
 
 def full(rng: random.Random, name: str) -> dict[str, Any]:
