@@ -30,6 +30,7 @@ def rank_tensors(serving: Serving, spec: ModelSpec, place: Topology) -> tuple[He
     """The tensors of one rank: of `place.stage`, experts over the replicas of one engine too, whole ones, or their widths
     (fused_moe/config.py, `FusedMoEParallelConfig`)."""
     experts, spread = _experts(serving, place)
+    spread = spread._replace(seen_whole=spec.seen_whole_in_vllm)
     return held(spec, place.tensor, experts, serving.runner == "pooling", (place.stage, place.pipeline), spread)
 
 
@@ -60,6 +61,7 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     sizes += [(each.numel * dtypes.float32.itemsize, each.times) for each in wide]
     sizes += _absorbed(serving, tensors, plain)
     sizes.append((chosen_bytes(serving, spec), 1))
+    sizes.append(((serving.max_num_batched_tokens or 0) * spec.kept_inputs * plain.itemsize, 1))
     sizes.append((0 if serving.language_model_only else spec.float32_tables * dtypes.float32.itemsize, 1))
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
