@@ -69,6 +69,7 @@ class TiledSpec(MultimodalSpec):
 class AyaVisionSpec(TiledSpec):
     """The tower's last hidden states are read before its last norm."""
 
+    seen_whole_in_vllm = ("multi_modal_projector",)
     runs = True
     last_vllm = "0.24"
     in_sglang = "transformers"

@@ -73,6 +73,7 @@ class Gemma3Spec(MultimodalSpec):
 class PaliGemmaSpec(MultimodalSpec):
     """The images and the question are a prefix whose tokens all see each other; its processor says which tokens they are."""
 
+    seen_whole_in_vllm = ("multi_modal_projector",)
     runs = True
     towers = ("siglip_vision_model",)
     languages = ("gemma", "gemma2")

@@ -43,6 +43,7 @@ SOFT_TOKENS = 280
 class Gemma4Spec(MultimodalSpec):
     """Without `audio_config` it hears nothing."""
 
+    seen_whole_in_vllm = ("",)
     runs = True
     window_pool = SGLANG
     patches_images = True
@@ -69,6 +70,10 @@ class Gemma4Spec(MultimodalSpec):
     def most_patches(self) -> int:
         """Patches that every image is filled up to."""
         return SOFT_TOKENS * self.vision_config.pooling_kernel_size**2
+
+    @property
+    def kept_inputs(self) -> int:
+        return self.text_config.num_hidden_layers * self.text_config.hidden_size_per_layer_input
 
     def image_grid(self, width: int, height: int) -> tuple[int, int]:
         """Columns and rows of an image's tokens: it is resized to the most whole squares that there may be, its shape kept

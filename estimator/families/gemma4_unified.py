@@ -21,6 +21,7 @@ from estimator.tape.tensor import Tensor, empty
 class Gemma4UnifiedSpec(Gemma4Spec):
     runs = True
     window_pool = SGLANG
+    seen_whole_in_vllm = ("embedding_projection",)
     patches_images = False
     kinds = {
         "text_config": "gemma4_unified_text",

@@ -24,6 +24,7 @@ from estimator.families.modules import rotary_table
 from estimator.families.norms import WideRMSNorm
 from estimator.families.spec import DecoderSpec, Size, called
 from estimator.families.windows import FULL, SLIDING, LayerType
+from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import linear, matmul
@@ -58,6 +59,11 @@ class GptOssSpec(LlamaSpec, MoeSpec):
     def cache_layers(self) -> tuple[CacheLayer, ...]:
         heads, size, window = self.num_key_value_heads, self.head_dim, self.sliding_window
         return tuple([attention(heads, size, window if kind == SLIDING else None) for kind in self.kinds()])
+
+    @property
+    def served_tables(self) -> tuple[int, ...]:
+        """In float32 (vllm/model_executor/models/gpt_oss.py: `get_rope`)."""
+        return ((self.max_position_embeddings or 0) * self.head_dim * dtypes.float32.itemsize,)
 
     @model_validator(mode="after")
     def _one_type_each(self) -> Self:

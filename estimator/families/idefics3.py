@@ -31,6 +31,7 @@ LONGEST = 4
 class Idefics3Spec(MultimodalSpec):
     """`scale_factor`: patches along the side of a square."""
 
+    seen_whole_in_vllm = ("connector",)
     runs = True
     in_sglang = "transformers"
     towers = ("idefics3_vision", "smolvlm_vision")

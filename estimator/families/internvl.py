@@ -29,6 +29,7 @@ MOST_TILES = 12
 class InternVLSpec(MultimodalSpec):
     """`downsample_ratio`: of the side of what the tower gives, to that of what the language model gets."""
 
+    seen_whole_in_vllm = ("multi_modal_projector",)
     runs = True
     in_sglang = "transformers"
     tiles_by_text = False

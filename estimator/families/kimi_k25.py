@@ -12,6 +12,7 @@ from estimator.families.spec import Size
 
 
 class KimiK25Spec(MultimodalSpec):
+    seen_whole_in_vllm = ("mm_projector",)
     captured_in_sglang = True
     kinds = {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"}
     fixed = ("text_config", "vision_config")

@@ -41,6 +41,7 @@ TOLERANCE = 2.0
 class Lfm2VlSpec(MultimodalSpec):
     """`downsample_factor`: patches along the side of a square."""
 
+    seen_whole_in_vllm = ("multi_modal_projector",)
     runs = True
     kinds = {"text_config": "lfm2", "vision_config": "siglip2_vision_model"}
     towers = ("siglip2_vision_model",)

@@ -27,6 +27,7 @@ from estimator.tape.views import cat, permute, reshape, split, transpose, unsque
 class Mistral3Spec(ProjectedSpec):
     """`spatial_merge_size`: patches along the side of a square."""
 
+    seen_whole_in_vllm = ("merging_layer",)
     runs = True
     kinds = {"text_config": "mistral", "vision_config": "pixtral"}
     towers = ("pixtral",)

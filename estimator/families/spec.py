@@ -85,6 +85,9 @@ class ModelSpec(BaseModel):
     """The paths of what hears, in the whole model."""
     whole_ears: ClassVar[bool] = False
     """Whether vLLM has the layers of what hears on every rank, as transformers' modules."""
+    seen_whole_in_vllm: ClassVar[tuple[str, ...]] = ()
+    """Of what sees, parts of the names of what vLLM has on every rank (`torch.nn.Linear`, `ReplicatedLinear`); ("",) where that
+    is all of it, as transformers' modules."""
     ears_in_float32: ClassVar[tuple[str, ...]] = ()
     """Of what hears, parts of the names of parameters that vLLM holds in float32."""
     indexers_turn_alike: ClassVar[bool] = False
@@ -279,6 +282,12 @@ class ModelSpec(BaseModel):
     @property
     def float32_tables(self) -> int:
         """Numbers that what hears keeps in float32 beside its parameters."""
+        return 0
+
+    @property
+    def kept_inputs(self) -> int:
+        """Numbers of each token of a pass for which vLLM keeps room beside parameters: the layers' own inputs of a model that
+        sees (its models/gemma4_mm.py, `per_layer_embeddings`)."""
         return 0
 
     @property

@@ -9,7 +9,6 @@ from estimator.contract.answer import ServingTime, Time
 from estimator.contract.errors import NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.contract.job.training import Bucket
-from estimator.families.cache_layers import compresses
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.capability import gpu
@@ -110,7 +109,7 @@ def served(
         unknown = text.encodes or on_host(job, text) or job.serving.model_draft is not None
         found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, text, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
-    apart = not engine_of(job).timed(job.serving, place) or compresses(spec.cache_layers)
+    apart = not engine_of(job).timed(job.serving, place)
     if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:
         return None
     text = spec.language_model

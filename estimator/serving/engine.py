@@ -34,7 +34,8 @@ Logged = tuple[EngineMemory | None, KvCache | None]
 
 
 DERIVED = (
-    "compressed keys: the cache is as the engine's own planning has it; activations follow from its source, and no log of them"
+    "compressed keys: the cache is as the engine's own planning has it; activations follow from its source, and no log of them; "
+    "time takes their kernels one after another, where the engine runs some side by side"
 )
 
 

@@ -1,13 +1,15 @@
 """The kernels of a served model's passes, read from the tensors that its layers hold and what they cache.
 
-For models whose forward pass is not played with a cache: mixtures, sliding windows, latent attention, states. A server runs a
-product for each of the joined layers, all experts of a layer in one kernel for what goes up and one for what comes down
-(vllm/model_executor/layers/fused_moe), and a norm, a rotation, an activation in a kernel each. Where tokens are guessed ahead,
-a decoding step is the passes of what guesses, one after another, and one that verifies a sequence's guesses and one token more.
+For models whose forward pass is not played with a cache: mixtures, sliding windows, latent attention, compressed keys, states. A
+server runs a product for each of the joined layers, all experts of a layer in one kernel for what goes up and one for what comes
+down (vllm/model_executor/layers/fused_moe), and a norm, a rotation, an activation in a kernel each. Where tokens are guessed
+ahead, a decoding step is the passes of what guesses, one after another, and one that verifies a sequence's guesses and one token
+more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,7 +22,7 @@ from estimator.serving.drafts import Drafter, draft_cache, draft_tensors
 from estimator.serving.engine import compute_type
 from estimator.serving.engines import drafter_of
 from estimator.serving.speed import prompts
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import COMPRESSOR, Held, held
 from estimator.serving.weights import format_of, group_of
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
@@ -91,6 +93,8 @@ class _Pass:
         self.tape, self.asked, self.spec, self.ranks, self.tokens = tape, asked, spec, ranks, tokens
         self.logits, self.passes, self.dtype = logits, passes, compute_type(asked)
         self.matrices: list[Held] = []
+        self.beside = 0
+        self.streams = int(getattr(spec, "hc_mult", 0))
 
     def play(self, tensors: Iterable[Held], cached: Iterable[CacheLayer]) -> None:
         """Every tensor's kernel, in the order in which the model holds them, then attention of each layer."""
@@ -104,26 +108,47 @@ class _Pass:
                 self.product(each, 1, self.tokens.all)
             elif each.kind == "experts" and len(each.shape) == 3:
                 self.experts(each)
+            elif each.name.endswith("_hc.fn"):
+                self.mixed(each)
             elif "norm" in each.name and len(each.shape) == 1:
                 self.normed(each)
         self.tape.slot = Slot("logits", self.passes) if self.passes > 1 else None
         if tables:
             self.product(tables[-1], 1, self.logits)
             self.moved(self.logits * tables[-1].shape[0] * (1 + FLOAT32 // self.dtype.itemsize), "_to_copy")
-        layers: dict[CacheLayer, int] = {}
-        for layer in cached:
-            layers[layer] = layers.get(layer, 0) + 1
-        for layer, times in layers.items():
+        for layer, times in Counter(self.joined(tuple(cached))).items():
             self.tape.slot = Slot(layer.kind, times * self.passes)
             self.attention(layer)
         self.tape.slot = None
+
+    def joined(self, cached: tuple[CacheLayer, ...]) -> list[CacheLayer]:
+        """With the window that a layer of compressed keys sees beside them, since one kernel reads both."""
+        windows = [each for each in cached if each.kind == "window"]
+        own = [each for each in cached if each.kind == "compressed"]
+        if not own:
+            return list(cached)
+        self.beside = windows[0].tokens or 0
+        return windows[len(own) :] + [each for each in cached if each.kind != "window"]
 
     def moved(self, numbers: float, operation: str) -> None:
         """A kernel that does little but read and write so many numbers."""
         self.tape.compute(operation, 0, round(numbers * self.dtype.itemsize))
 
+    def mixed(self, each: Held) -> None:
+        """Streams in the place of one residual: what a block gave is spread over them and they are mixed, with the products that
+        say how the next block collapses them; then they are, with its norm (vllm/model_executor/layers/mhc.py,
+        `MHCFusedPostPreOp`)."""
+        rows, size, streams = self.tokens.all, self.spec.hidden_size, self.streams
+        weights = each.numel * FLOAT32 // self.dtype.itemsize
+        self.moved(rows * (2 * streams + 1) * size + weights, "mix_streams")
+        self.moved(rows * (streams + 1) * size, "collapse_streams")
+
     def normed(self, each: Held) -> None:
-        """Of hidden states with the addition before it, of queries or keys by their heads."""
+        """Of hidden states with the addition before it, of queries or keys by their heads; what mixes several streams, or
+        compresses keys, does so itself."""
+        mixed = self.streams and each.layer is not None and each.shape[0] == self.spec.hidden_size
+        if mixed or COMPRESSOR in each.name:
+            return
         width, heads = each.shape[0], self.spec.num_attention_heads if "q_norm" in each.name else self.spec.num_key_value_heads
         by_heads = width == self.spec.head_dim and each.name.endswith(("q_norm", "k_norm"))
         numbers = 5 * width if width == self.spec.hidden_size else 2 * width * (max(1, heads // self.ranks) if by_heads else 1)
@@ -183,8 +208,12 @@ class _Pass:
         if layer.kind == "state":
             self.moved(2 * tokens.sequences * layer.state / self.ranks, "state")
             return
-        seen = min(tokens.length, layer.tokens or tokens.length)
-        size = layer.key_size
+        if layer.kind == "partial":
+            kept = tokens.all * layer.key_size * FLOAT32 // self.dtype.itemsize
+            self.moved(kept, "keep_partial")  # then of each `rate` one is made, normalised, turned and kept
+            self.moved(kept * (layer.tokens or 0) / layer.rate, "compress")
+            return
+        seen, size = self.seen(layer), layer.key_size
         stored = dtypes.BY_NAME[self.asked.kv_cache].itemsize
         if layer.kind == "indexer":
             self.chosen(layer)
@@ -201,13 +230,26 @@ class _Pass:
         name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"
         self.tape.compute(name, flops, round(cached + 2 * tokens.all * heads * size * self.dtype.itemsize), form)
 
+    def seen(self, layer: CacheLayer) -> int:
+        """Keys that a token sees of a layer's cache: of compressed ones, of which there are more and more as a prompt is read, in
+        the mean, with the window beside them."""
+        length = self.tokens.length
+        if layer.kind != "compressed":
+            return min(length, layer.tokens or length)
+        entries = length / layer.rate
+        most = min(entries, layer.tokens or entries)
+        if self.tokens.each == length:
+            most -= most * most / (2 * entries)
+        return round(most) + min(length, self.beside)
+
     def chosen(self, layer: CacheLayer) -> None:
-        """An indexer's, which every rank has whole: its heads' products with the keys of all tokens, in FP8, and the best of
-        their sums."""
+        """An indexer's, which every rank has whole: its heads' products with the keys of all tokens, or of what stands for
+        several, in FP8, and the best of their sums."""
         tokens = self.tokens
-        heads, nbytes = int(getattr(self.spec, "index_n_heads", 1)), tokens.sequences * tokens.length * indexer_bytes(layer)
+        entries = max(1, tokens.length // layer.rate)
+        heads, nbytes = int(getattr(self.spec, "index_n_heads", 1)), tokens.sequences * entries * indexer_bytes(layer)
         whole = tokens.each == tokens.length
-        flops = 2 * tokens.all * heads * tokens.length * layer.key_size // (2 if whole else 1)
-        form = (tokens.sequences, tokens.each * heads, tokens.length, layer.key_size), dtypes.float8_e4m3fn
+        flops = 2 * tokens.all * heads * entries * layer.key_size // (2 if whole else 1)
+        form = (tokens.sequences, tokens.each * heads, entries, layer.key_size), dtypes.float8_e4m3fn
         self.tape.compute("mm", flops, nbytes + tokens.all * heads * layer.key_size, form)
-        self.moved(2 * tokens.all * tokens.length * FLOAT32 // self.dtype.itemsize, "topk")
+        self.moved(2 * tokens.all * entries * FLOAT32 // self.dtype.itemsize, "topk")

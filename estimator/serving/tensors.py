@@ -44,8 +44,13 @@ STREAMS = ("correction_coefs", "prediction_coefs", "modality_router")
 """The layers that correct several streams of hidden states."""
 PER_LAYER = ("per_layer_input_gate", "per_layer_projection")
 """What a layer makes of its own input of each token."""
+LATENT_EXPERTS = ("fc1_latent_proj", "fc2_latent_proj")
+"""What experts of fewer numbers than hidden states have get and give (vLLM's models/nemotron_h.py)."""
+ROUTERS = ("gate", "router")
+"""What chooses experts, or the module that it is in."""
 WHOLE = (
-    *("q_a_proj", "kv_a_proj_with_mqa", "kv_proj", *DECAYS, "gate", "router", "shared_expert_gate"),
+    *("q_a_proj", "kv_a_proj_with_mqa", "kv_proj", *DECAYS, *ROUTERS, "shared_expert_gate"),
+    *LATENT_EXPERTS,
     *INDEXER,
     *STREAMS,
     *PER_LAYER,
@@ -105,6 +110,11 @@ class Held:
     def numel(self) -> int:
         return prod(self.shape)
 
+    @property
+    def routes(self) -> bool:
+        """Whether it chooses experts: of a router in a module of its own whatever its last word is."""
+        return self.kind == "linear" and not self.seen and not set(ROUTERS).isdisjoint(self.name.split(".")[-2:])
+
 
 Stage = tuple[int, int]
 """Which of so many stages of a pipeline, from 0."""
@@ -147,12 +157,14 @@ class Spread(NamedTuple):
         attention: ranks among which attention and the embedding of what is read are divided; 0: all.
         width: ranks that share each expert's width; 0: all, or one where whole experts are spread.
         whole: parts of the names of what every rank holds whole.
+        seen_whole: those of what sees.
         stages: the layers of a stage of so many layers.
     """
 
     attention: int = 0
     width: int = 0
     whole: tuple[str, ...] = ()
+    seen_whole: tuple[str, ...] = ()
     stages: Callable[[int, Stage], range] = stage_layers
 
 
@@ -196,7 +208,7 @@ def _shared_out(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int, sp
     """One rank's part: of experts their number first, then their width."""
     if each.kind == "experts" and spread.width:
         return divided(divided(each, 1, keys, expert_ranks), spread.width, keys, 0)
-    if any(part in each.name for part in spread.whole):
+    if any(part in each.name for part in (spread.seen_whole if each.seen else spread.whole)):
         return each
     reads = each.kind == "embedding" and not each.name.startswith("lm_head")
     if spread.attention and not each.seen and (reads or ATTENTION.search(each.name)):
@@ -340,7 +352,7 @@ def divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Hel
         return replace(each, shape=(*shape[:2], -(-shape[2] // tensor)))
     if each.kind == "other":
         return replace(each, shape=_part_of_bias(each, tensor))
-    if set(ends) & set(WHOLE) or COMPRESSOR in each.name or each.name.endswith(CHOOSING_KEYS):
+    if each.routes or set(ends) & set(WHOLE) or COMPRESSOR in each.name or each.name.endswith(CHOOSING_KEYS):
         return each
     if each.name.endswith(CHOOSING_QUERIES) and keys.heads < tensor:
         return replace(each, shape=(shape[0] // keys.heads, shape[1]))

@@ -117,7 +117,7 @@ def _stores(name: str, each: Held, serving: Serving) -> bool:
     """Whether a format stores a tensor: a linear layer's or experts', if the format has these, and no exception."""
     known = FORMATS.get(name)
     stored = known is not None and (known.linears if each.kind == "linear" else each.kind == "experts" and len(each.shape) == 3)
-    routes = each.end in ("gate", "router", "shared_expert_gate", "wk", "weights_proj")
+    routes = each.routes or each.end in ("shared_expert_gate", "wk", "weights_proj")
     return stored and not (each.seen or routes or _excepted(each, serving))
 
 

@@ -8,11 +8,16 @@ import pytest
 
 from estimator import InvalidJob, NotModelled
 from estimator.contract.job import Serving
+from estimator.families.spec import DecoderSpec
+from estimator.hardware.capability import gpu as gpu_of
+from estimator.pipeline.run import played
+from estimator.serving.kernels import trace_kernels
 from estimator.serving.sglang.pools import cells, pools
 from estimator.serving.tensors import held
 from estimator.serving.vllm.cache_groups import Kept
 from estimator.serving.vllm.packed import packed
 from estimator.specs.resolve import resolve
+from estimator.tape.kernels import kernels
 from tests.serving.questions import asked, logged
 
 GIB = 2**30
@@ -74,7 +79,50 @@ def test_it_is_served_in_the_types_that_it_is_shipped_in(of: str) -> None:
     assert nvfp4 - four == pytest.approx(experts / 32, rel=0.05)
     answer = asked(of, PRO, 8, "b300")
     assert (answer.job["serving"]["weights"], answer.job["serving"]["kv_cache"]) == ("mxfp4", "fp8")
-    assert answer.serving is None
+
+
+def test_a_step_without_guesses_takes_about_what_was_measured() -> None:
+    """Of Flash on eight B200: 2.08 times 2.52 ms (sgl-project/sglang pull request 29538). Kernels that run side by side take
+    longer one after another."""
+    answer = asked("sglang", FLASH, 8, "b200", prompt_length=256, output_length=512)
+    assert answer.time is not None
+    assert 1 < answer.time.step_seconds / (2.08 * 2.52e-3) < 1.3
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "gpu", "measured"),
+    [(FLASH, 4, "b200", 0.227), (FLASH, 4, "b300", 0.191), (PRO, 8, "b200", 0.333), (PRO, 8, "b300", 0.266)],
+)
+def test_a_prompt_is_read_before_its_first_token_came(model: str, gpus: int, gpu: str, measured: float) -> None:
+    """8192 tokens, one request at a time, in whose time there is more than the pass (sgl-project/sglang
+    docs_new/src/snippets/configs/deepseek-ai/deepseek-v4-benchmarks.jsx @0858700)."""
+    answer = asked("sglang", model, gpus, gpu, prompt_length=8192, output_length=1024)
+    assert answer.serving is not None
+    assert 0.4 < answer.serving.time_to_first_token_seconds / measured < 0.95
+
+
+def test_one_kernel_reads_a_window_and_the_compressed_keys_beside_it() -> None:
+    """One attention in each of 43 layers, of which 2 have a window alone; half as many compressed keys as at a prompt's end are
+    seen in the mean, until there are more than the indexer picks."""
+    run = played(
+        {
+            "model": FLASH,
+            "task": "serve",
+            "hardware": {"gpu": "b200", "gpus": 4},
+            "parallelism": {"tensor": 4},
+            "serving": {"engine": "sglang", "prompt_length": 1024, "output_length": 2},
+        },
+        False,
+    )
+    spec = run.model.spec
+    assert isinstance(spec, DecoderSpec)
+    tape = trace_kernels(run.job, spec, run.place, gpu_of(run.job, run.card))
+    seen = {}
+    for one, times in kernels(tape, "prefill"):
+        if one.operation.endswith("attention"):
+            assert one.form is not None
+            seen[one.form[0][2]] = times
+    assert seen == {128: 2, 128 + 1024 // 4 // 2: 21, 128 + 1024 // 128 // 2: 20}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.tensors import held, whole_tensors
 from estimator.serving.vllm import settings
-from estimator.serving.vllm.weights import weights_bytes
+from estimator.serving.vllm.weights import rank_tensors, weights_bytes
+from estimator.serving.weights import quantized
 from estimator.specs.resolve import resolve
 from estimator.tape.dtypes import bfloat16
 from estimator.tape.gpu import AMPERE
@@ -194,6 +195,53 @@ def test_what_a_rank_holds_of_latents_heads_and_experts() -> None:
     assert shapes("falcon-7b", 1)["self_attention.query_key_value"] == (73 * 64, 4544)
     assert shapes("gpt-oss-20b", 2)["mlp.experts.gate_up_proj"] == (32, 2880, 2880)
     assert shapes("granite-3.1-8b", 2)["embed_tokens"] == (49216 // 2, 4096)  # 49,155 rows, filled up to 64
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("dbrx", "ffn.router.layer"),
+        ("gemma-4-26b-a4b", "router.proj"),
+        ("hunyuan-a13b", "mlp.gate.wg"),
+        ("nemotron-3-super-120b-a12b", "mixer.fc1_latent_proj"),
+        ("nemotron-3-super-120b-a12b", "mixer.fc2_latent_proj"),
+    ],
+)
+def test_what_chooses_experts_is_whole_on_every_rank(name: str, tensor: str) -> None:
+    """And not quantized; what makes the numbers that a latent mixture's experts get is, where linear layers are."""
+    spec = resolve(name).spec
+    one, four = (next(each for each in held(spec, ranks) if each.name == tensor) for ranks in (1, 4))
+    assert one.shape == four.shape
+    assert quantized(four, Serving(weights="fp8")) is not one.routes is ("latent" not in tensor)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "divided"),
+    [
+        ("gemma-4-26b-a4b", "embed_vision.embedding_projection", ""),
+        ("gemma-4-12b", "embed_audio.embedding_projection", "patch_dense"),
+        ("kimi-k2.5", "mm_projector.in_proj", "mlp.fc1"),
+        ("internvl3-8b", "multi_modal_projector.linear_1", "mlp.fc1"),
+        ("mistral-small-3.1-24b", "multi_modal_projector.patch_merger.merging_layer", "multi_modal_projector.linear_1"),
+    ],
+)
+def test_what_joins_a_tower_to_the_language_model_may_be_whole(name: str, whole: str, divided: str) -> None:
+    """In vLLM: of Gemma 4 all of the tower, as transformers' modules."""
+    spec = resolve(name).spec
+    one, four = (
+        {each.name: each.shape for each in rank_tensors(Serving(), spec, Topology(ranks, 1, ranks, NONE)) if each.seen}
+        for ranks in (1, 4)
+    )
+    assert one[whole] == four[whole]
+    assert (one == four) is (not divided)
+    if divided:
+        assert one[divided] != four[divided]
+
+
+def test_room_for_the_layers_own_inputs() -> None:
+    """As many as a pass has tokens, where the model sees."""
+    few, many = (engine("gemma-4-e2b", max_num_batched_tokens=tokens).weights_bytes for tokens in (2048, 8192))
+    assert many - few == pytest.approx(6144 * 35 * 256 * 2, abs=2 * 2**20)  # in blocks of torch's allocator
 
 
 def test_a_model_whose_passes_are_not_modelled_has_no_time() -> None:

@@ -10,12 +10,11 @@ from tests.serving.vllm_starts import errors
 
 MEDIAN, WORST = 0.003, 0.01
 BOUNDS = {
-    "weights_gib": (0.003, 0.004),
+    "weights_gib": (0.0003, 0.004),
     # A log has two decimals: 0.005 GiB are 0.7 % of the smallest. Of Granite's layer 45 MiB are not found, and what a vision
     # tower's own pass takes is not counted (Mistral Small on one GPU).
     "activation_gib": (0.003, 0.07),
-    # Four A100 logged 1.3 GiB more than their share beside weights and what is sampled; one row has a cache of 3.3 GiB, of which
-    # 0.1 of all else are 3 %.
+    # Four A100 sampled by FlashInfer, which takes 1.15 GiB less than sorting.
     "cache_gib": (MEDIAN, 0.03),
     "blocks": (MEDIAN, 0.006),
     "cache_tokens": (MEDIAN, 0.03),

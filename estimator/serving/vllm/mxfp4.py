@@ -52,5 +52,10 @@ def mxfp4_sizes(each: Held, gpu: Gpu) -> Iterator[int]:
         yield experts * _up(outputs, ROWS) * -(-inputs // GROUP)
 
 
+def biases_are_wide(each: Held, gpu: Gpu) -> bool:
+    """Whether it is experts' biases, which kernels from Hopper's on take in float32."""
+    return each.kind == "experts" and len(each.shape) == 2 and gpu.at_least(HOPPER)
+
+
 def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple

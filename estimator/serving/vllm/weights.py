@@ -13,7 +13,7 @@ from estimator.parallel.topology import Topology
 from estimator.serving.drafts import Drafter, draft_tensors
 from estimator.serving.tensors import Held, Spread, held
 from estimator.serving.vllm.adapters import slots
-from estimator.serving.vllm.mxfp4 import activated_sizes, mxfp4_sizes
+from estimator.serving.vllm.mxfp4 import activated_sizes, biases_are_wide, mxfp4_sizes
 from estimator.serving.vllm.settings import SHARED_WHOLE, release
 from estimator.serving.vllm.sparse import chosen_bytes
 from estimator.serving.weights import block_bytes, held_wide, quantized, rotary_tables, stored_sizes
@@ -30,6 +30,7 @@ def rank_tensors(serving: Serving, spec: ModelSpec, place: Topology) -> tuple[He
     """The tensors of one rank: of `place.stage`, experts over the replicas of one engine too, whole ones, or their widths
     (fused_moe/config.py, `FusedMoEParallelConfig`)."""
     experts, spread = _experts(serving, place)
+    spread = spread._replace(seen_whole=spec.seen_whole_in_vllm)
     return held(spec, place.tensor, experts, serving.runner == "pooling", (place.stage, place.pipeline), spread)
 
 
@@ -55,11 +56,13 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     wide = [each for each in tensors if held_wide(each, text.held_in_float32) or (text.float32_router and each.end == "gate")]
     heard = [each for each in tensors if each.heard and held_wide(each, spec.ears_in_float32)]
     wide += [] if serving.language_model_only else heard
+    wide += [each for each in tensors if serving.weights == "mxfp4" and biases_are_wide(each, gpu)]
     others, own = [each for each in tensors if each not in wide], compresses(text.cache_layers)
     sizes = [*stored_sizes(serving, others, plain, lambda each: activated_sizes(each) if own else mxfp4_sizes(each, gpu))]
     sizes += [(each.numel * dtypes.float32.itemsize, each.times) for each in wide]
     sizes += _absorbed(serving, tensors, plain)
     sizes.append((chosen_bytes(serving, spec), 1))
+    sizes.append(((serving.max_num_batched_tokens or 0) * spec.kept_inputs * plain.itemsize, 1))
     sizes.append((0 if serving.language_model_only else spec.float32_tables * dtypes.float32.itemsize, 1))
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
