@@ -22,6 +22,7 @@ from .pages import of_job, of_model
 from .pages.asked import Asked, Items, asked
 from .pages.forms import EXAMPLES, FIELDS, HEADLINE_FIELDS, METHODS, TABS, TASKS, VIEWS
 from .pages.pictures import mini_bar
+from .pages.spelled import meant
 from .pages.summary import summary
 from .pages.words import meaning, words
 from .settings import settings
@@ -50,6 +51,8 @@ PAGES: dict[str, tuple[Page, str]] = {
     "cost": (of_job.cost, "cost.html"),
 }
 """What makes each page's answer, and its template."""
+OF_JOBS = ("", "timeline", "what-if", "limit", "compare")
+"""Pages whose fields are a job's, written as people do."""
 TITLES = dict(VIEWS) | {"words": "Words", "docs": "For programs", "problems": "What can go wrong"}
 
 
@@ -98,16 +101,18 @@ def render(items: Items, view: str = "") -> tuple[int, str]:
     given = asked(items)
     status, error, where, unknown = 200, "", "", ""
     name = view or ("job" if given.get("model") and given.get("task") else "fits")
-    make, template = PAGES[name]
     answer: dict[str, Any] = {}
     if given.items:
         try:
-            answer = make(given) | ({} if view else {"embeddable": True})
+            if view in OF_JOBS:
+                given = meant(given)
+                name = view or ("job" if given.get("model") and given.get("task") else "fits")
+            answer = PAGES[name][0](given) | ({} if view else {"embeddable": True})
         except WillItFitError as found:
             status, error, where = found.status, str(found), found.where
             unknown = "model" if isinstance(found, UnknownModel) else "name" if isinstance(found, UnknownName) else ""
     said = _common(view, given) | {"error": error, "where": where, "unknown": unknown}
-    return status, rendered_template(template, **said, **answer)
+    return status, rendered_template(PAGES[name][1], **said, **answer)
 
 
 def render_embed(items: Items) -> tuple[int, str]:

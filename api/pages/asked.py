@@ -32,11 +32,19 @@ class Asked:
 
     def numbers(self, *names: str) -> dict[str, Any]:
         """Those of some fields that were given, as whole numbers. Raises `InvalidValue`."""
-        found = {name: self.get(name) for name in names if self.get(name)}
+        found = {name: in_full(self.get(name)) for name in names if self.get(name)}
         for name, text in found.items():
             if not (text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS):
                 raise InvalidValue(f"{shown(text)} is no whole number: write one such as 4096", name)
         return {name: int(text) for name, text in found.items()}
+
+
+def in_full(text: str) -> str:
+    """A length in digits: 8k is 8192; anything else as it is."""
+    thousands = text[:-1]
+    return (
+        str(int(thousands) * 1024) if text[-1:] in ("k", "K") and thousands.isdecimal() and len(thousands) < MOST_DIGITS else text
+    )
 
 
 def asked(items: Items) -> Asked:

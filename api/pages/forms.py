@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from estimator.contract.job import Job, Serving, Training
 from estimator.contract.job.optimizer import Implementation
+from estimator.planner.ways import platforms, ways
 
 from ..query import job_fields
 
@@ -78,10 +79,7 @@ TASKS = {
 }
 """What a model is used for, by the short names of ways.yaml."""
 METHODS: dict[str, dict[str, str]] = {
-    "qlora": {"training.precision": "bf16-true", "training.adapter.rank": "16", "training.quantization": "nf4-double"},
-    "lora": {"training.precision": "bf16-true", "training.adapter.rank": "16"},
-    "full": {"training.precision": "bf16-true"},
-    "full-mixed": {"training.precision": "bf16-mixed"},
+    way.slug: job_fields({"training": way.settings}) for way in ways(platforms()[0], {}, {}) if way.part == "training"
 }
 """The fields of a job that a method of training stands for."""
 VIEWS = (

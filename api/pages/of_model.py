@@ -23,6 +23,7 @@ from .asked import Asked, Items
 from .forms import TASKS
 from .job import job_items, named, title
 from .of_job import answered
+from .spelled import OF_MODEL, use_of
 
 LENGTHS = ("context", "concurrency", "sequence", "batch")
 ROWS = 12
@@ -45,9 +46,14 @@ def headline(asked: Asked) -> dict[str, Any]:
         "counts": {name: sum(row.verdict == name for row in found.rows) for name in ("unknown", "does not run")},
         "good": sum(bool(row.fits) for row in found.rows),
         "rows": _rows(found, model, on),
-        "notes": [f"{row.way}: {row.note}" for row in found.rows if row.note],
+        "notes": [*(f"{row.way}: {row.note}" for row in found.rows if row.note), *_unread(asked)],
         "api": ("v1/fit", asked.items),
     }
+
+
+def _unread(asked: Asked) -> list[str]:
+    """What the address has that no usual way depends on."""
+    return [f"not read: {shown(name)}, which is no field of this question" for name, _ in asked.items if name not in OF_MODEL]
 
 
 def _rows(found: Fit, model: str, on: str) -> list[dict[str, Any]]:
@@ -134,7 +140,7 @@ def file(asked: Asked) -> dict[str, Any]:
 
 
 def _task(asked: Asked) -> str:
-    task = asked.get("task", "serve")
+    task = use_of(asked) or "serve"
     if task not in TASKS:
         raise InvalidValue(f"{shown(task)} is no use of a model; write {', '.join(TASKS)}", "task")
     return task

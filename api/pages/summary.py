@@ -24,6 +24,7 @@ from .forms import TASKS
 from .job import hardware, job_items, what
 from .of_model import LENGTHS, needed
 from .pictures import room
+from .spelled import meant, use_of
 
 OTHERS = ("way", "label")
 """Fields that are no job's."""
@@ -55,13 +56,14 @@ class Summary(NamedTuple):
 
 def summary(asked: Asked) -> Summary:
     """The answer to what was asked. Raises as `estimate` and `fit` do."""
-    if asked.get("task"):
+    use = use_of(asked)
+    if asked.get("task") in ("train", "serve"):
         return _of_job(asked)
-    return _of_way(asked, slug(asked.get("way"))) if asked.get("way") else _of_all(asked)
+    return _of_way(asked, slug(use)) if use else _of_all(asked)
 
 
 def _of_job(asked: Asked) -> Summary:
-    items = asked.without(*OTHERS)
+    items = meant(Asked(asked.without(*OTHERS))).items
     answer = estimate(job_mapping(items), allow_files=False)
     where = asked.get("on") or hardware(answer.job["hardware"])
     total, limit = answer.memory.total_bytes, room(answer)

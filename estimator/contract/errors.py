@@ -2,7 +2,7 @@
 
 WillItFitError
 ├── InvalidJob               a job, option or file that cannot be read as asked    (CLI exit 2, HTTP 422)
-│   ├── UnknownKey, InvalidValue, Unreadable, Contradiction
+│   ├── UnknownKey, InvalidValue, Unreadable, NoJob, Contradiction
 ├── NotModelled              a valid request that this version has no model for    (CLI exit 2, HTTP 422)
 │   ├── UnknownArchitecture, NotJudged
 ├── UnknownName              a model or accelerator that no catalogue has          (CLI exit 3, HTTP 404)
@@ -57,6 +57,12 @@ class Unreadable(InvalidJob):
     """A file that is not there, cannot be read, or is broken."""
 
     code = "unreadable"
+
+
+class NoJob(InvalidJob):
+    """A file that trains or serves no model, as far as is known here: a gate passes it over."""
+
+    code = "no-job"
 
 
 class Contradiction(InvalidJob):

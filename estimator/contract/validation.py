@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -78,7 +79,9 @@ def _one_of(expected: str, given: Any) -> str:
 def _finding(item: Any, model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
     if item["type"] == "extra_forbidden":
         known = _keys(model, item["loc"][:-1])
-        near = did_you_mean(str(place[-1]), known) or (f" Known keys are {', '.join(known)}." if known else "")
+        within = list(dict.fromkeys(_within(_model_at(model, item["loc"][:-1]), str(place[-1]), [*place[:-1]])))
+        near = f" Did you mean {' or '.join(map(repr, within))}?" if within else did_you_mean(str(place[-1]), known)
+        near = near or (f" Known keys are {', '.join(known)}." if known else "")
         return f"unknown key {_path(place)!r}.{near}"
     if item["type"] == "union_tag_invalid":
         known = item["ctx"]["expected_tags"].replace("type[", "").replace("]", "")
@@ -103,6 +106,14 @@ def _meaning(model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
     parent = _model_at(model, place[:-1])
     field = parent.model_fields.get(str(place[-1])) if parent is not None and place else None
     return f": {field.description}" if field is not None and field.description else ""
+
+
+def _within(model: type[BaseModel] | None, name: str, path: list[Any]) -> Iterator[str]:
+    """The dotted names of the fields of this name that the mappings in a model have."""
+    for key, field in () if model is None else model.model_fields.items():
+        for part in _models(field.annotation):
+            if name in part.model_fields:
+                yield _path((*path, key, name))
 
 
 def _keys(model: type[BaseModel] | None, path: tuple[Any, ...]) -> list[str]:

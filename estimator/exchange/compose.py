@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, NoJob
 from estimator.contract.job import Hardware
 from estimator.exchange.cards import mapping, number
 from estimator.exchange.found import LeftOut
@@ -23,11 +23,11 @@ SERVERS = ("vllm", "sglang", "llama.cpp", "text-generation-inference", "tensorrt
 
 
 def compose(given: Mapping[str, Any]) -> Inside:
-    """What a file of services starts. Raises `InvalidValue` where none has a command."""
+    """What a file of services starts. Raises `NoJob` where none has a command."""
     services = {str(name): mapping(one) for name, one in mapping(given.get("services")).items()}
     found = [(name, one) for name, one in services.items() if _words(one)]
     if not found:
-        raise InvalidValue("no service of it has a command", "compose services")
+        raise NoJob("no service of it has a command", "compose services")
     name, service = next((one for one in found if _serves(one[1])), next((one for one in found if _gpus(one[1])), found[0]))
     others = [other for other, one in found if other != name and _gpus(one)]
     left = [LeftOut(key=f"services.{other}", why=f"the answer is of {name}") for other in others]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Answer, Note
-from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidJob, InvalidValue, NoJob, NotModelled, Unreadable, WillItFitError
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
@@ -173,7 +173,7 @@ def _of_python(python: Source, launch: Launch, around: Surroundings, options: Ma
     """The job of a script, or of a notebook; of one that only starts a command, that of the command."""
     try:
         said = scripts.read(python, dict(options or {}))
-    except Unreadable:
+    except NoJob:
         if len(python.commands) <= MOST_SCRIPT and (found := _of_script(python.commands, None, around)) is not None:
             return found
         raise
@@ -203,7 +203,7 @@ def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
     around = replace(around, hardware=around.hardware or inside.hardware)
     found = _of_script(inside.script, None, around) if len(inside.script) <= MOST_SCRIPT else None
     if found is None:
-        raise Unreadable("starts no command that is known here", whose)
+        raise NoJob("starts no command that is known here", whose)
     asked = inside.hardware
     card = f"{asked.gpus} x {asked.gpu or asked.memory}" if asked and (asked.gpu or asked.memory) else None
     said = Assumed(key=whose, value=card, why=f"the command that a file of {whose} starts, and the GPUs that it asks for")
@@ -329,7 +329,7 @@ def _of_file(text: str, known: list[tuple[str, Program]], header: Launch, around
         if python is None:
             continue
         one.launch.expandable = expandable(command.environment)
-        with suppress(Unreadable):
+        with suppress(NoJob):
             return _of_python(python, _started(one.launch, header), around, arguments(one.arguments)[0])
     return None
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from estimator.contract.errors import InvalidValue, NotModelled, Unreadable
+from estimator.contract.errors import InvalidValue, NoJob, NotModelled
 from estimator.contract.job import Hardware
 from estimator.exchange.cards import mapping, number, of_dstack, of_node, of_skypilot
 from estimator.exchange.found import LeftOut
@@ -76,7 +76,7 @@ def kubernetes(given: Mapping[str, Any]) -> Inside:
             words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
             if words:
                 return Inside(_started(container, words), _asked(container, pod), left)
-    raise InvalidValue("no container of it has a command or arguments", "kubernetes spec")
+    raise NoJob("no container of it has a command or arguments", "kubernetes spec")
 
 
 def _pods(given: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
@@ -107,7 +107,7 @@ def _started(container: Mapping[str, Any], words: list[str]) -> str:
         if "text-generation-inference" in image:
             raise NotModelled("text-generation-inference is not modelled; vllm, sglang and llama.cpp are", "kubernetes image")
         if image and not any(known in image for known in IMAGES) and not VLLMS.search(" ".join(words)):
-            raise Unreadable(
+            raise NoJob(
                 f"options alone, of an image that is not known here ({image[:80]}): none of vLLM or SGLang", "kubernetes image"
             )
         command = f"{next(start for word, start in SERVERS.items() if word in image)} {command}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator.contract.errors import InvalidJob, NotModelled, Unreadable
+from estimator.contract.errors import InvalidJob, NoJob, NotModelled, Unreadable
 from estimator.contract.reading import load_yaml, parse_json, parse_toml, parse_yaml
 from estimator.contract.validation import validated
 from estimator.exchange.configuration import FOLDER
@@ -136,9 +136,9 @@ def unknown(where: str, given: Mapping[str, Any] | None = None) -> InvalidJob:
     """What to say of a file that nobody is known to write: of settings, which it has."""
     read = ", ".join(readable())
     if given is None:
-        return Unreadable(f"is no configuration or command that is known here; read are {read}", where)
+        return NoJob(f"is no configuration or command that is known here; read are {read}", where)
     keys = ", ".join(key[:30] for key in [*given][:5]) + (", …" if len(given) > 5 else "")
-    return Unreadable(f"no framework is told by its keys ({keys}): say whose it is with --from, which is one of {read}", where)
+    return NoJob(f"no framework is told by its keys ({keys}): say whose it is with --from, which is one of {read}", where)
 
 
 def _has(given: Mapping[str, Any], key: str) -> bool:

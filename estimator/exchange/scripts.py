@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimator.contract.errors import NotModelled, Unreadable
+from estimator.contract.errors import NoJob, NotModelled
 from estimator.exchange import recognise
 from estimator.exchange.found import Assumed, LeftOut
 from estimator.exchange.python.reader import Reader
@@ -87,11 +87,11 @@ class Said:
 
 
 def read(found: Source, options: dict[str, Any] | None = None) -> Said:
-    """What a script does. Raises `Unreadable` for one that calls nothing which is known."""
+    """What a script does. Raises `NoJob` for one that calls nothing which is known."""
     reader = Reader(found, options)
     known = [(whose, made) for made in reader.made if (whose := recognise.called(made.name)) is not None]
     if not known:
-        raise Unreadable(_nothing(reader), "script")
+        raise NoJob(_nothing(reader), "script")
     order = [one.framework for one in recognise.known().calls]
     whose, made = min(known, key=lambda one: order.index(one[0]))
     trainers = [one for one in reader.made if TRAINER.fullmatch(one.last)]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
-from estimator.contract.errors import Unreadable, WillItFitError
+from estimator.contract.errors import NoJob, Unreadable, WillItFitError
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange import is_configuration
+from estimator.hardware.parse import read_hardware
 from estimator.planner.answers import Edit, Fix, Fixes
 from estimator.planner.fix import fix_file
 
 CANNOT_SAY = 2
+NO_JOB = "is no job, and no file of a framework that is known"
+NO_HARDWARE = "neither the file nor `on` says on which hardware, such as 24GB or 8xH100"
 
 
 class CheckedFile(AnswerPart):
@@ -55,8 +59,11 @@ def check_files(paths: Iterable[str | Path], on: str | None = None, model: str |
     """Whether the jobs of these files fit: jobs, configurations, commands and scripts of frameworks.
 
     `on`: hardware such as 2x24GB, in place of what each file says. `model`: the model of files that name none. A file that cannot
-    be read, or whose job is not modelled, is a row of its own and stops no other; raises nothing for what a file says.
+    be read, or whose job is not modelled, is a row of its own and stops no other; raises nothing for what a file says, and
+    `InvalidJob` and `UnknownName` for hardware that is none.
     """
+    if on is not None:
+        read_hardware(on)
     files = [_checked(Path(path), on, model) for path in paths]
     verdicts = {file.verdict for file in files}
     fits = False if "does not fit" in verdicts else None if verdicts & {"unknown", "refused"} else True
@@ -68,13 +75,24 @@ def _checked(path: Path, on: str | None, model: str | None) -> CheckedFile:
         return _row(path, "refused", f"{path}: is no file, or cannot be read", error=Unreadable.code)
     try:
         if not is_configuration(path):
-            return _row(path, "skipped", "is no job, and no file of a framework that is known")
+            return _row(path, "skipped", NO_JOB)
         found = fix_file(path, on, model)
+    except NoJob:
+        return _row(path, "skipped", NO_JOB)
     except WillItFitError as error:
+        if isinstance(error, Unreadable) and _names_no_model(path):
+            return _row(path, "skipped", f"names no model, and cannot be read: {error.message}")
         return _row(path, "refused", str(error), error=error.code)
     verdict: Literal["fits", "does not fit", "unknown"]
     verdict = "unknown" if found.fits is None else "fits" if found.fits else "does not fit"
-    return _row(path, verdict, found.reason, found=found)
+    return _row(path, verdict, found.reason if found.capacity_bytes else NO_HARDWARE, found=found)
+
+
+def _names_no_model(path: Path) -> bool:
+    """Whether a file is nobody's job, as it seems, though it cannot be read: a template, or JSON with comments."""
+    with suppress(OSError):
+        return b"model" not in path.read_bytes().lower()
+    return False
 
 
 def _row(

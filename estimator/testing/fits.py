@@ -30,7 +30,7 @@ def assert_fits(*patterns: str | Path, on: str | None = None, model: str | None 
     files = sorted({path for pattern in patterns for path in glob(str(pattern), recursive=True) if Path(path).is_file()})
     found = check_files(files, on, model)
     if not [file for file in found.files if file.verdict != "skipped"]:
-        raise Unreadable("no file of a job matches", ", ".join(map(str, patterns)) or "assert_fits")
+        raise Unreadable(f"no file of a job matches, from {Path.cwd()} on", ", ".join(map(str, patterns)) or "assert_fits")
     wrong = found.model_copy(update={"files": [file for file in found.files if file.verdict in LEVELS]})
     if found.fits is False:
         raise DoesNotFit(f"does not fit on {on or 'its hardware'}:\n{text(wrong)}")

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os.path import relpath
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def assert_fits() -> Callable[..., Any]:
-    """That the jobs of files fit: `assert_fits("configs/*.yaml", on="8xH100")`; see `estimator.testing.assert_fits`."""
+def assert_fits(pytestconfig: pytest.Config) -> Callable[..., Any]:
+    """That the jobs of files fit: `assert_fits("configs/*.yaml", on="8xH100")`, from pytest's root directory on; see
+    `estimator.testing.assert_fits`."""
     from estimator.testing.fits import assert_fits
 
-    return assert_fits
+    def asserted(*patterns: str | Path, **asked: Any) -> Any:
+        __tracebackhide__ = True
+        return assert_fits(*(relpath(pytestconfig.rootpath / pattern) for pattern in patterns), **asked)
+
+    return asserted

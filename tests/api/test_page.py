@@ -20,10 +20,12 @@ from api.app import app
 from api.asking import ask
 from api.page import PAGES as KINDS
 from api.page import link, render
+from api.pages.asked import asked
 from api.pages.forms import EXAMPLES, FIELDS, METHODS, TASKS, VIEWS
 from api.pages.job import changed, changes, job_items, title, tries
 from api.pages.of_job import LIMITS, presets
 from api.pages.pictures import components, room
+from api.pages.spelled import meant
 from api.pages.words import words
 from api.problems import problem
 from api.query import LISTS, NAMES, PARTS, job_mapping, job_query
@@ -176,6 +178,53 @@ def test_title_and_heading_repeat_the_question(name: str, heading: str) -> None:
     assert " ".join(found.texts["h1"].split()).startswith(heading)
     assert found.texts["title"].endswith(" · Will it fit?")
     assert found.texts["title"].startswith(heading.rpartition("?")[0] or heading)
+
+
+QLORA = "task=train&" + urlencode(METHODS["qlora"])
+QLORA_IN_FP16 = QLORA.replace("bf16-true", "16-true&training.autocast=true").replace("dtype=bf16", "dtype=fp32")
+
+
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        ("task=train&method=qlora&model=gpt2", f"{QLORA}&model=gpt2"),
+        ("task=QLoRA&model=gpt2", f"{QLORA}&model=gpt2"),
+        ("method=qlora&model=gpt2&rank=8", f"{QLORA.replace('rank=16', 'rank=8')}&model=gpt2"),
+        ("way=qlora&model=gpt2&on=t4", f"{QLORA_IN_FP16}&model=gpt2&on=t4"),
+        ("task=serve-4bit&model=gpt2", "task=serve&serving.weights=awq-int4&model=gpt2"),
+        (
+            "task=serve-4bit&model=gpt2&on=m4-16gb",
+            "task=serve&serving.engine=llama.cpp&serving.weights=q4_k_m&model=gpt2&on=m4-16gb",
+        ),
+        ("model=gpt2&gpu=t4&gpus=2", "model=gpt2&on=2x t4"),
+        ("model=gpt2&hardware=24GB", "model=gpt2&on=24GB"),
+        ("model=gpt2&on=t4&context=8k", "model=gpt2&on=t4&context=8k"),
+        ("task=serve&model=gpt2&context=1k&users=8", "task=serve&model=gpt2&serving.context=1024&serving.concurrency=8"),
+        ("task=serve&model=gpt2&tp=2", "task=serve&model=gpt2&parallelism.tensor=2"),
+        ("model=gpt2&on=t4&engine=ollama", "task=serve&model=gpt2&on=t4&serving.engine=ollama"),
+        ("model=gpt2&on=t4&training.optimizer=sgd", "task=train&model=gpt2&on=t4&training.optimizer=sgd"),
+        ("model=gpt2&task=train&sequence=512&utm_source=x", "model=gpt2&task=train&training.sequence_length=512"),
+        ("model=gpt2&task=train&batch=4", "model=gpt2&task=train&training.micro_batch_size=4"),
+        ("model=gpt2&task=train&nothing=1", "model=gpt2&task=train&nothing=1"),
+    ],
+)
+def test_what_people_write_by_hand_is_read_as_it_is_meant(written: str, same: str) -> None:
+    assert sorted(meant(asked(parse_qsl(written))).items) == sorted(parse_qsl(same))
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/?task=train&method=qlora&model=gpt2&on=24GB", 200, "Fine-tune gpt2 with QLoRA on 24GB: it fits"),
+        ("/which?method=qlora&model=gpt2&memory=16GB", 200, "Which GPU? Fine-tune gpt2 with QLoRA"),
+        ("/?model=gpt2&on=t4&context=1k&colour=red", 200, "not read: 'colour'"),
+        ("/?task=finetune&model=gpt2", 422, "'finetune' is no task; write serve, serve-8bit,"),
+        ("/?task=serve&method=qlora&model=gpt2", 422, "'qlora' is no way to serve"),
+        ("/?task=serve-4bit&model=gpt2&on=mi300x", 422, "no AWQ for AMD"),
+    ],
+)
+def test_a_page_says_what_was_meant(path: str, status: int, said: str) -> None:
+    assert said in page(path, status).text
 
 
 def test_the_question_comes_first_then_the_verdict() -> None:

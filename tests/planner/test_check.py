@@ -14,6 +14,7 @@ import pytest
 
 from estimator.cli.main import main
 from estimator.cli.options import CHECKS
+from estimator.contract.errors import UnknownHardware
 from estimator.planner.check import check_files
 from estimator.views.checks import FORMS, MARKER
 from tests.jobs import ROOT, TINY, content
@@ -31,6 +32,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "other.yaml": "on: push\njobs: {}\n",
         "misspelt.json": SMALL.replace("sequence_length", "sequnce_length"),
         "broken.yaml": "model: [\n",
+        "tsconfig.json": '{"strict": true, // always\n}',
+        "chart.yaml": "{{- if .Values.on }}\nreplicas: 2\n{{- end }}\n",
+        "compose.yaml": "services: {web: {image: nginx}}\n",
+        "pod.yaml": "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: web, image: nginx}]}\n",
+        "build.sh": "#!/bin/sh\nmake all\n",
         "a,b: 100%.json": SMALL.replace("128", '"many"'),
     }.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -47,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["small.json"], None, ["unknown"], 2),
         (["small.json", "misspelt.json"], "8GB", ["fits", "refused"], 2),
         (["broken.yaml"], "8GB", ["refused"], 2),
+        (["tsconfig.json", "chart.yaml", "compose.yaml", "pod.yaml", "build.sh"], "8GB", ["skipped"] * 5, 0),
         (["nowhere.yaml"], "8GB", ["refused"], 2),
         (["pipe", "small.json"], "8GB", ["refused", "fits"], 2),
         ([".", "no\0thing"], "8GB", ["refused", "refused"], 2),
@@ -68,6 +75,11 @@ def test_what_would_make_it_fit_is_said_where_it_stands(folder: Path) -> None:
     assert file.total_bytes is not None
     assert file.capacity_bytes is not None
     assert file.total_bytes > file.capacity_bytes
+
+
+def test_hardware_that_is_none_is_no_file_s_fault(folder: Path) -> None:
+    with pytest.raises(UnknownHardware, match="rtx-9999"):
+        check_files(["small.json"], "rtx-9999")
 
 
 def test_a_refusal_names_its_error(folder: Path) -> None:
