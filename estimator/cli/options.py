@@ -45,6 +45,7 @@ FRAMEWORKS = (
     *PARTS,
     "axolotl",
     "llama-factory",
+    "llama-factory-v1",
     "trl",
     "transformers",
     "unsloth",

@@ -27,10 +27,10 @@ from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import ollama, other_servers
 from estimator.exchange.launch import Program, arguments, expandable, in_mxfp8, programs, slurm
-from estimator.exchange.nested import overrides
+from estimator.exchange.nested import overridden, overrides
 from estimator.exchange.platforms import Inside
 from estimator.exchange.python.source import Source, source
-from estimator.exchange.readers import FILES, FRAMEWORKS, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
+from estimator.exchange.readers import FILES, FRAMEWORKS, LATER, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of
@@ -363,7 +363,9 @@ def _of_program(whose: str, program: Program, launch: Launch, around: Surroundin
         content = recognise.settings(text, path)
         if content is None:
             raise Unreadable("holds no mapping of settings", path)
-        settings, lines = {**content, **options}, {}
+        if (later := LATER.get(whose)) is not None and recognise.file(content) == later:
+            whose = later
+        settings, lines = {**overridden(content, [word for word in program.arguments if word.text in words]), **options}, {}
     else:
         settings = options
     if words:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from estimator.contract.errors import InvalidValue
 from estimator.exchange.configuration import LONGEST_NAME
 from estimator.exchange.launch import scalar
 from estimator.exchange.shell import Word
@@ -61,3 +62,22 @@ def overrides(words: Sequence[Word]) -> tuple[dict[str, Any], dict[str, int]]:
             found[match[1]] = scalar(match[2])
             lines.setdefault(match[1], word.line)
     return found, lines
+
+
+def overridden(given: Mapping[str, Any], words: Sequence[Word]) -> dict[str, Any]:
+    """Settings with those that stand after their file on a command, OmegaConf's `a.b=c`. Raises `InvalidValue` for one that is
+    within what holds no settings."""
+    found = dict(given)
+    for key, value in overrides(words)[0].items():
+        found = _with(found, key, key.split("."), value)
+    return found
+
+
+def _with(given: Mapping[str, Any], key: str, names: Sequence[str], value: Any) -> dict[str, Any]:
+    name, *inner = names
+    if not inner:
+        return {**given, name: value}
+    part = given.get(name)
+    if part is not None and not isinstance(part, Mapping):
+        raise InvalidValue(f"{name[:40]} holds {str(part)[:40]!r} in the file, and no settings", key[:80])
+    return {**given, name: _with(part or {}, key, inner, value)}

@@ -16,6 +16,7 @@ from estimator.exchange.frameworks import (
     litgpt,
     llama_cpp,
     llama_factory,
+    llama_factory_v1,
     llm_foundry,
     megatron_bridge,
     ms_swift,
@@ -38,6 +39,7 @@ from estimator.exchange.platforms import Inside, dstack, kserve, kubernetes, sky
 FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "axolotl": axolotl.read,
     "llama-factory": llama_factory.read,
+    "llama-factory-v1": llama_factory_v1.read,
     "trl": huggingface.read,
     "transformers": huggingface.read,
     "unsloth": unsloth.read,
@@ -76,6 +78,8 @@ PLATFORMS: dict[str, Callable[[Mapping[str, Any]], Inside]] = {
     "compose": compose,
 }
 """Whose files hold a command, and ask for GPUs."""
+LATER = {"llama-factory": "llama-factory-v1"}
+"""Frameworks whose command reads the files of another version, too."""
 FILES = ("llama-factory", "axolotl", "ms-swift", "oumi")
 """Commands of frameworks whose words end with a file of settings."""
 SCRIPTED = ("trl", "transformers")

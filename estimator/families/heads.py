@@ -97,6 +97,11 @@ def takes_chunks(model: Model) -> bool:
     return isinstance(model, CausalLM) and type(model).logits is CausalLM.logits and type(model).forward is CausalLM.forward
 
 
+def takes_shifts(model: Model) -> bool:
+    """Whether a trainer's own loss can stand in the place of the model's: it is computed of the logits of one output layer."""
+    return isinstance(model, CausalLM) and type(model).forward is CausalLM.forward
+
+
 class FusedHead:
     """A model of several parts whose loss is fused with its output layer where the job says so."""
 

@@ -17,8 +17,8 @@ class CausalLoss:
     """Cross-entropy of logits [batch, tokens, vocabulary] against the next tokens.
 
     transformers 5 shifts the labels (loss/loss_utils.py, `ForCausalLMLoss`); 4.46 to 4.49 copied the logits without their
-    last token instead (`shifts_logits`), as the models themselves did before, which also kept no other logits than those in
-    float32 (`upcasts_first`). `entropy` computes the loss of [tokens, vocabulary].
+    last token instead (`shifts_logits`), as trainers with a loss of their own do, and as the models did before, which also
+    kept no other logits than those in float32 (`upcasts_first`). `entropy` computes the loss of [tokens, vocabulary].
     """
 
     shifts_logits: bool = False

@@ -11,7 +11,7 @@ from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.contract.job.training import SENSING
 from estimator.families import build_model, torchtitan
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, CausalLM, FusedHead, Model, takes_chunks, takes_cut
+from estimator.families.heads import Batch, CausalLM, FusedHead, Model, takes_chunks, takes_cut, takes_shifts
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.kv_cache import PassingCache
 from estimator.families.layers import Checkpointing
@@ -120,6 +120,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     fused = training.loss == "fused" and training.head in SENSING
     if (
         (training.loss == "chunked" and not takes_chunks(model))
+        or (training.loss == "shifted" and not takes_shifts(model))
         or (training.loss == "cut" and not takes_cut(model))
         or (fused and not isinstance(model, FusedHead))
     ):

@@ -1,4 +1,4 @@
-"""torchtune's loss in chunks (0.6.1) over the modules of transformers.
+"""Losses of other trainers over the modules of transformers: torchtune's in chunks (0.6.1), and one that shifts the logits.
 
 modules/transformer.py (`chunked_output`), modules/loss/ce_chunked_output_loss.py, and the labels of
 recipes/full_finetune_single_device.py (`_loss_step`), whose column of ignored labels is not counted.
@@ -44,3 +44,13 @@ def _loss(logits: list[Tensor], labels: Tensor) -> Tensor:
         total += F.cross_entropy(rows.float(), target, ignore_index=-100, reduction="sum")
     result: Tensor = total / count
     return result
+
+
+def shifted(logits: Tensor, labels: Tensor, vocab_size: int, **settings: Any) -> Tensor:
+    """Cross-entropy of a copy of the logits without the last token's, as trainers with a loss of their own compute it:
+    LLaMA-Factory v1, core/base_trainer.py, `compute_log_probs`, without the weights of single tokens."""
+    del settings
+    wide = logits.float()
+    targets = labels[..., 1:].contiguous().view(-1)
+    kept = wide[..., :-1, :].contiguous().view(targets.size(0), vocab_size)
+    return F.cross_entropy(kept, targets)

@@ -37,7 +37,7 @@ from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.verify import dinov3, eetq, fp8, nemotron_nas  # noqa: F401 (dinov3 and nemotron_nas register classes)
 from estimator.verify.adapters import adapted
-from estimator.verify.chunked import in_chunks
+from estimator.verify.chunked import in_chunks, shifted
 from estimator.verify.depth import keep
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
@@ -132,6 +132,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     pruned(model, training)
     if training.loss == "chunked":
         in_chunks(model)
+    elif training.loss == "shifted":
+        model.loss_function = shifted
     if adapter := training.adapter:
         with defaulting_to(TYPES[adapter.dtype] if adapter.dtype else dtype):
             if isinstance(adapter, Bottleneck):

@@ -166,8 +166,10 @@ class Training(Part):
         "none",
         description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
     )
-    loss: Literal["eager", "chunked", "fused", "cut", "compiled"] = Field(
-        "eager", description="how the loss is computed; compiled: Megatron-Core's own fusion, with implementation: megatron"
+    loss: Literal["eager", "shifted", "chunked", "fused", "cut", "compiled"] = Field(
+        "eager",
+        description="how the loss is computed; shifted: of a copy of the logits in float32 without the last token's; "
+        "compiled: Megatron-Core's own fusion, with implementation: megatron",
     )
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     expert_capacity_factor: Annotated[float, Field(gt=0, le=64)] | None = Field(

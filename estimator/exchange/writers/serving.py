@@ -94,5 +94,6 @@ def command(words: list[str], said: dict[str, Any], dashes: bool = True) -> str:
     lines = [shlex.join(words)]
     for name, value in said.items():
         option = f"--{name.replace('_', '-') if dashes else name}"
-        lines.append(option if value is True else f"{option} {shlex.quote(str(value))}")
+        texts = [json.dumps(value)] if isinstance(value, dict) else map(str, value if isinstance(value, list) else [value])
+        lines.append(option if value is True else f"{option} {shlex.join(texts)}")
     return " \\\n  ".join(lines) + "\n"

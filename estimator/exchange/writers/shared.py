@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import yaml
@@ -12,20 +13,23 @@ from estimator.contract.job.optimizer import ALIASES
 from estimator.exchange import deepspeed
 
 
-def said_of_texts(job: Job, to: str) -> None:
-    """Raise for what no file of these says."""
+def said_of_texts(job: Job, to: str, objectives: Collection[str] = ()) -> None:
+    """Raise for what no file of these says. `objectives`: what is written of it beside fine-tuning."""
     if job.task != "train":
         raise InvalidJob(f"{to} trains; a job of serving is written for vllm, sglang or tensorrt-llm", "task")
     if not isinstance(job.model, str):
         raise InvalidJob(f"a file of {to} names a model of the hub: write its name in place of its configuration", "model")
+    objective = job.training.objective
+    if objective is not None and objective.type not in objectives:
+        known = f"fine-tuning and {', '.join(objectives)} are" if objectives else "only fine-tuning is"
+        raise InvalidJob(f"{objective.type} is not written for {to}: {known}", "training.objective")
     for field, value in (
-        ("objective", job.training.objective),
         ("pruning", job.training.pruning),
         ("images", job.training.images),
         ("audio", job.training.audio),
     ):
         if value is not None:
-            raise InvalidJob(f"is not written for {to} yet: only fine-tuning on texts is", f"training.{field}")
+            raise InvalidJob(f"is not written for {to} yet: only training on texts is", f"training.{field}")
 
 
 def common(job: Job) -> dict[str, Any]:
@@ -85,6 +89,10 @@ def spread(job: Job) -> dict[str, Any]:
 
 def file(said: dict[str, Any], command: str, job: Job) -> str:
     """The YAML, with the command and the number of GPUs before it."""
+    return f"# {command}, on {where(job)}\n" + yaml.safe_dump(said, sort_keys=False, width=120)
+
+
+def where(job: Job) -> str:
+    """On how many GPUs a job runs, in words."""
     gpus = f"{job.hardware.gpus} GPUs" if job.hardware.gpus > 1 else "one GPU"
-    where = f"{job.hardware.nodes} nodes of {gpus}" if job.hardware.nodes > 1 else gpus
-    return f"# {command}, on {where}\n" + yaml.safe_dump(said, sort_keys=False, width=120)
+    return f"{job.hardware.nodes} nodes of {gpus}" if job.hardware.nodes > 1 else gpus

@@ -7,7 +7,7 @@ from typing import Any
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job
 from estimator.exchange.writers.serving import command
-from estimator.exchange.writers.shared import common, file, lora, said_of_texts, spread
+from estimator.exchange.writers.shared import common, file, lora, said_of_texts, spread, where
 
 TYPES = {"bf16-true": "bfloat16", "16-true": "float16", "bf16-mixed": "float32", "16-mixed": "float32", "32-true": "float32"}
 """What weights are loaded in, by a job's precision."""
@@ -17,9 +17,13 @@ FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attentio
 """ms-swift's."""
 
 
+PAIRS = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "reward": "rm"}
+"""Objectives of preferences, and what LLaMA-Factory and ms-swift call them."""
+
+
 def trl(job: Job) -> str:
-    """TRL's YAML of `trl sft`."""
-    said_of_texts(job, "trl")
+    """TRL's YAML of `trl sft`; of preferences, whose YAML does not say which trainer it is for, the command."""
+    said_of_texts(job, "trl", ("dpo", "kto", "reward"))
     training = job.training
     said = common(job) | lora(job, "lora_r", "lora_target_modules", "lora_modules_to_save") | spread(job)
     said |= {"dtype": TYPES.get(training.precision, "bfloat16" if "bf16" in training.precision else "float16")}
@@ -36,18 +40,24 @@ def trl(job: Job) -> str:
         said["use_bnb_nested_quant"] = str(training.quantization).endswith("-double")
     elif training.quantization == "int8":
         said["load_in_8bit"] = True
-    return file(said, "trl sft --config FILE", job)
+    if training.objective is None:
+        return file(said, "trl sft --config FILE", job)
+    if training.objective.reference == "precomputed":
+        said["precompute_ref_log_probs"] = True
+    return f"# on {where(job)}\n" + command(["trl", training.objective.type], said, dashes=False)
 
 
 def axolotl(job: Job) -> str:
     """axolotl's YAML."""
-    said_of_texts(job, "axolotl")
-    training = job.training
+    said_of_texts(job, "axolotl", PAIRS)
+    training, objective = job.training, job.training.objective
     shared = common(job)
     said = {"base_model": shared.pop("model_name_or_path"), "sequence_len": training.sequence_length}
     if shared.pop("eval_strategy", None):
         said |= {"val_set_size": 0.05, "eval_batch_size": shared.pop("per_device_eval_batch_size")}
     said |= {"micro_batch_size": shared.pop("per_device_train_batch_size"), "optimizer": shared.pop("optim"), **shared}
+    if objective is not None:
+        said |= {"reward_model": True} if objective.type == "reward" else {"rl": objective.type}
     said |= lora(job, "lora_r", "lora_target_modules", "lora_modules_to_save")
     if training.adapter is not None:
         said["adapter"] = "qlora" if (training.quantization or "").startswith("nf4") else "lora"
@@ -81,9 +91,12 @@ def axolotl(job: Job) -> str:
 
 def llama_factory(job: Job) -> str:
     """LLaMA-Factory's YAML."""
-    said_of_texts(job, "llama-factory")
-    training = job.training
-    said = {**common(job), "stage": "sft", "finetuning_type": "full" if training.adapter is None else "lora"}
+    said_of_texts(job, "llama-factory", PAIRS)
+    training, objective = job.training, job.training.objective
+    stage = "sft" if objective is None else "dpo" if objective.type == "orpo" else PAIRS[objective.type]
+    said = {**common(job), "stage": stage, "finetuning_type": "full" if training.adapter is None else "lora"}
+    if objective is not None and objective.type == "orpo":
+        said["pref_loss"] = "orpo"
     said |= lora(job, "lora_rank", "lora_target", "additional_target") | spread(job)
     if said.get("lora_target") == "all-linear":
         said["lora_target"] = "all"
@@ -104,11 +117,13 @@ def llama_factory(job: Job) -> str:
 
 
 def ms_swift(job: Job) -> str:
-    """ms-swift's YAML of `swift sft`."""
-    said_of_texts(job, "ms-swift")
-    training = job.training
+    """ms-swift's YAML of `swift sft`, and of `swift rlhf`."""
+    said_of_texts(job, "ms-swift", PAIRS)
+    training, objective = job.training, job.training.objective
     shared, held = common(job), spread(job)
     said = {"model": shared.pop("model_name_or_path"), "tuner_type": "full" if training.adapter is None else "lora"}
+    if objective is not None:
+        said["rlhf_type"] = PAIRS[objective.type]
     if shared.pop("eval_strategy", None):
         said["split_dataset_ratio"] = 0.05
     said |= {"torch_dtype": TYPES.get(training.precision, "bfloat16" if "bf16" in training.precision else "float16"), **shared}
@@ -130,7 +145,7 @@ def ms_swift(job: Job) -> str:
         held = {"fsdp": "fsdp2"}
     if job.hardware.gpus > 1:
         said["ENV"] = {"NPROC_PER_NODE": job.hardware.gpus}
-    return file(said | held, "swift sft FILE", job)
+    return file(said | held, f"swift {'sft' if objective is None else 'rlhf'} FILE", job)
 
 
 def oumi(job: Job) -> str:
