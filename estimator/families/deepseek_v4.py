@@ -55,6 +55,7 @@ class DeepseekV4Spec(SharedExpertsSpec):
 
     can = Abilities()
     held_in = EXPERTS_HELD_IN
+    lora_by_name = ("q_a_proj", "q_b_proj", "kv_proj", "o_b_proj", "gate_proj", "up_proj", "down_proj")
     parts_in_sglang = True
     held_in_float32 = ("attn_hc.", "ffn_hc.", "hc_head.", "position_bias")
     attentions = ("eager",)
@@ -194,7 +195,8 @@ class GroupedOutput:
         inputs = spec.num_attention_heads * spec.head_dim // spec.o_groups
         if build.adapter is not None and build.adapter.targets(name):
             raise NotModelled(
-                "an adapter on o_a_proj gives each group of heads what all groups would get, and PEFT fails: name other targets",
+                "an adapter on o_a_proj gives each group of heads what all groups would get, and PEFT fails: name other targets, "
+                f"such as [{', '.join(spec.lora_by_name)}]",
                 "training.adapter.targets",
             )
         build.bypassed.append(name)

@@ -129,7 +129,7 @@ class ModelSpec(BaseModel):
     """Names of linear layers on which PEFT puts no LoRA, though it takes all (tuners/tuners_utils.py,
     `_check_lora_target_modules_mamba`), or on which none works."""
     lora_by_name: ClassVar[tuple[str, ...]] = ()
-    """Names of linear layers to adapt where PEFT refuses to take all; empty where it takes them."""
+    """Names of linear layers to adapt where PEFT refuses to take all, or fails with one; empty where it takes them."""
     held_in: ClassVar[Mapping[str, str]] = {}
     """The parameter that holds what a linear layer of a name held before transformers 5."""
 
