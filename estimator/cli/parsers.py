@@ -13,6 +13,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
 
   willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
   willitfit FILE --on HARDWARE      the answer to a training framework's file, an engine's command, or a job
+  willitfit QUESTION                as it is spoken: will 13B fit on 2x24GB, which gpu for 70B, what models fit on 24GB
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
