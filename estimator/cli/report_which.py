@@ -44,7 +44,8 @@ def hardware(one: WhichRow | TooLittle) -> str:
 def _said(row: WhichRow) -> str:
     price = "no price known" if row.price_per_hour is None else f"{row.price_per_hour} {row.currency} an hour at {offered(row)}"
     run = "" if row.total is None else f"; the run {row.total} {row.currency} in {row.hours:,.1f} h"
-    return f"{hardware(row)}: {gib(row.total_bytes)} of {gib(row.capacity_bytes)} on each; {price}{run}"
+    tight = " (tight)" if row.verdict == "tight" else ""
+    return f"{hardware(row)}: {gib(row.total_bytes)} of {gib(row.capacity_bytes)} on each{tight}; {price}{run}"
 
 
 def _cells(row: WhichRow, timed: bool) -> tuple[str, ...]:
