@@ -35,8 +35,8 @@ KNOWN_SECONDS, MOST_KNOWN = 600, 10_000
 """How long questions are known to be large, or too large, and how many of them."""
 NICE = {"small": 5, "medium": 12, "large": 19}
 """The lanes, and how far their processes stand back: larger questions behind smaller ones, all behind the server itself."""
-MEDIUM = 1 / 3
-"""Share of a question's processor time that the medium lane gives."""
+MEDIUM = 1 / 2
+"""Share of a question's processor time that the medium lane gives: so much of it is spent again on one that goes on."""
 
 
 class Full(Exception):
