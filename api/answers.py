@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -258,7 +259,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "ready": _ready,
 }
 """Every kind of question, by its name."""
-LARGE = dict.fromkeys(
+LARGE = frozenset(
     (
         "fit",
         "page",
@@ -278,7 +279,18 @@ LARGE = dict.fromkeys(
         "diff",
         "budget",
         "import",
-    ),
-    1,
+    )
 )
-"""Those that are several questions in one, and the lane that they begin in."""
+"""Those that are several questions in one, so that no lane for small ones answers them."""
+LAYERS = re.compile(rb'(?<!gpu_)(?:layers?|depth|blocks)"\s*:\s*"?(\d+)')
+"""How deep a model is that a job brings along, by what `config.json`s call it."""
+MOST_LAYERS = 256
+"""Layers of a small question: each takes some 2 ms where the allocator is played with all of them. No published model has half as
+many."""
+
+
+def lane(kind: str, arguments: dict[str, Any]) -> int:
+    """The lane in which a question begins: the one for small ones, or the next, by what is asked and how deep the model is."""
+    job = arguments.get("job", b"")
+    text = job if isinstance(job, bytes) else "\n".join(f'"{name}": {value}' for name, value in job).encode("utf-8", "replace")
+    return int(kind in LARGE or any(len(found) > 9 or int(found) > MOST_LAYERS for found in LAYERS.findall(text)))

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from time import monotonic
 from typing import Any
 
-from .answers import LARGE, Rendered
+from .answers import Rendered, lane
 from .settings import Settings
 from .worker import OUT_OF_MEMORY, SIZE, packed, work
 
@@ -29,12 +29,14 @@ BY_THE_CLOCK = 10
 """Times its processor time that a question may take by the clock: for platforms that do not count processor time."""
 HURRY = 10
 """By how much less processor time a lane gives to a question at most: as many times less as questions wait."""
+LEAST = 0.15
+"""Seconds of processor time that a lane gives however many wait: what a usual question takes that nobody asked before."""
 KNOWN_SECONDS, MOST_KNOWN = 600, 10_000
 """How long questions are known to be large, or too large, and how many of them."""
 NICE = {"small": 5, "medium": 12, "large": 19}
 """The lanes, and how far their processes stand back: larger questions behind smaller ones, all behind the server itself."""
-MEDIUM = 1 / 3
-"""Share of a question's processor time that the medium lane gives."""
+MEDIUM = 1 / 2
+"""Share of a question's processor time that the medium lane gives: so much of it is spent again on one that goes on."""
 
 
 class Full(Exception):
@@ -166,7 +168,7 @@ class Lane:
     def _slice(self) -> float:
         """Seconds of processor time: fewer the more others wait, if there is a lane to go on to."""
         last = self.seconds >= self.settings.seconds
-        return self.seconds if last else self.seconds / min(max(len(self.waiters), 1), HURRY)
+        return self.seconds if last else min(self.seconds, max(self.seconds / min(max(self.waiting, 1), HURRY), LEAST))
 
     def _free(self, process: Process) -> None:
         """Give a process to who came last: where more is asked than can be answered, some are answered soon, not all too late."""
@@ -247,7 +249,7 @@ class Work:
     async def _answer(self, key: bytes, kind: str, arguments: dict[str, Any]) -> Rendered:
         known = self.known.get(key)
         if known is None or known.until < monotonic():
-            known = Known(0.0, LARGE.get(kind, 0), None)
+            known = Known(0.0, lane(kind, arguments), None)
         if known.refused:
             raise known.refused
         for number in range(known.lane, len(self.lanes)):

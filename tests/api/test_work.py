@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.lanes import Full, OverBudget, Work
+from api.answers import lane
+from api.lanes import LEAST, Full, Lane, OverBudget, Work
 from api.settings import Settings
 from estimator import estimate
 from tests.jobs import ROOT
@@ -34,7 +35,7 @@ JOB = {"model": "gpt2", "hardware": {"gpu": "t4"}}
 
 def heavy(number: int = 0) -> dict[str, Any]:
     """A job that takes tens of seconds: 4,096 layers, all of which the allocator is played with."""
-    sizes = {"hidden_size": 2048 + 32 * number, "intermediate_size": 5632, "num_attention_heads": 32, "vocab_size": 32000}
+    sizes = {"hidden_size": 2048 + 64 * number, "intermediate_size": 5632, "num_attention_heads": 32, "vocab_size": 32000}
     return {"model": {"model_type": "llama", "num_hidden_layers": 4096, **sizes}, "hardware": {"gpu": "h100"}}
 
 
@@ -183,6 +184,39 @@ def test_the_same_question_is_worked_out_once() -> None:
             await work.stop()
 
     assert asyncio.run(ask()) == (1, {estimate(JOB).to_json().encode()})
+
+
+DEEP = {"model": {"model_type": "llama", "num_hidden_layers": 4096}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "begins"),
+    [
+        ("estimate", {"job": json.dumps(JOB).encode()}, 0),
+        ("estimate", {"job": json.dumps(DEEP).encode()}, 1),
+        ("line", {"job": b'{"model": {"n_layer":' + b"9" * 5000}, 1),
+        ("estimate", {"job": [("model", "gpt2"), ("on", "t4")]}, 0),
+        ("timeline", {"job": [("model", json.dumps(DEEP["model"]))], "on": None, "form": "json", "tensors": 9}, 1),
+        ("estimate", {"job": [("model.num_hidden_layers", "4096")]}, 1),
+        ("estimate", {"job": b'{"model": "gpt2", "task": "serve", "serving": {"gpu_layers": 999}}'}, 0),
+        ("estimate", {"job": b"\xff\x00"}, 0),
+        ("model", {"name": "layers"}, 0),
+        ("fit", {"model": "gpt2", "on": "t4"}, 1),
+    ],
+)
+def test_a_question_begins_where_its_cost_puts_it(kind: str, arguments: dict[str, Any], begins: int) -> None:
+    assert lane(kind, arguments) == begins
+
+
+def test_a_usual_question_is_answered_however_many_wait() -> None:
+    slices = []
+    for waiting in (0, 1, 2, 60):
+        small = Lane(Settings(), processes=1, seconds=0.5, nice=0)
+        small.waiters = [None] * waiting  # type: ignore[list-item]
+        slices.append(small._slice())
+    assert slices == [0.5, 0.5, 0.25, LEAST]
+    assert Lane(Settings(), processes=1, seconds=0.01, nice=0)._slice() == 0.01
+    assert Lane(Settings(), processes=1, seconds=20, nice=0)._slice() == 20
 
 
 def test_a_queue_of_none_is_full_at_once() -> None:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import quantiles
@@ -58,23 +59,24 @@ def served(*command: str, **environment: str) -> Iterator[int]:
         process.wait()
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes = b"") -> int:
-    """One request on a connection that stays; its status."""
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes = b"") -> str:
+    """One request on a connection that stays; how it was answered: `answered`, or the slug of the problem."""
     method = "POST" if body else "GET"
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-    await reader.readexactly(length)
-    return int(head.split(b" ", 2)[1])
+    said = await reader.readexactly(length)
+    return "answered" if head.split(b" ", 2)[1] == b"200" else str(json.loads(said)["type"]).rpartition("#")[2]
 
 
 async def client(port: int, path: str, end: float, times: Times, bodies: Iterator[bytes] | None = None, pause: float = 0) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.perf_counter() < end:
         begun = time.perf_counter()
-        status = await ask(reader, writer, path, next(bodies) if bodies else b"")
-        if status == 200:
-            times.append(time.perf_counter() - begun)
+        found = await ask(reader, writer, path, next(bodies) if bodies else b"")
+        if found != "answered":
+            raise AssertionError(f"{path}: {found}")
+        times.append(time.perf_counter() - begun)
         await asyncio.sleep(pause)
     writer.close()
 
@@ -90,7 +92,8 @@ def said(name: str, times: Times, seconds: float) -> float:
     """A line of the report; requests a second."""
     cuts = quantiles(times, n=100) if len(times) > 1 else [0.0] * 99
     rate = len(times) / seconds
-    print(f"{name:44} {rate:8.0f}/s   p50 {1000 * cuts[49]:8.1f} ms   p99 {1000 * cuts[98]:8.1f} ms   ({len(times)})", flush=True)
+    shown = "   ".join(f"p{part} {1000 * cuts[part - 1]:8.1f} ms" for part in (50, 95, 99))
+    print(f"{name:44} {rate:8.0f}/s   {shown}   ({len(times)})", flush=True)
     return rate
 
 
@@ -104,29 +107,33 @@ def small() -> Iterator[bytes]:
 
 def large(number: int) -> bytes:
     """A question of tens of seconds: 4,096 layers, all of which the allocator is played with."""
-    sizes = {"hidden_size": 2048 + 32 * number, "intermediate_size": 5632, "num_attention_heads": 32, "vocab_size": 32000}
+    sizes = {"hidden_size": 2048 + 64 * number, "intermediate_size": 5632, "num_attention_heads": 32, "vocab_size": 32000}
     return json.dumps(
         {"model": {"model_type": "llama", "num_hidden_layers": 4096, **sizes}, "hardware": {"gpu": "h100"}}
     ).encode()
 
 
-async def beside_large(port: int, count: int, seconds: float, settle: float) -> None:
-    """Small questions while `count` large ones run or wait."""
+async def beside_large(port: int, nothing: int, count: int, seconds: float, settle: float) -> None:
+    """Small questions, and the empty route, while `count` large ones run or wait."""
     opened = []
     for number in range(count):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         opened.append((writer, asyncio.ensure_future(ask(reader, writer, "/v1/estimate", large(number)))))
     await asyncio.sleep(settle)
-    found: dict[str, Times] = {"/livez": [], "remembered": [], "new": []}
+    found: dict[str, Times] = {"an empty route": [], "/livez": [], "remembered": [], "new": []}
     end = time.perf_counter() + seconds
     await asyncio.gather(
+        client(nothing, "/livez", end, found["an empty route"], pause=0.01),
         client(port, "/livez", end, found["/livez"], pause=0.01),
         client(port, FIT, end, found["remembered"], pause=0.01),
         client(port, "/v1/estimate", end, found["new"], small(), pause=0.01),
     )
-    still = sum(not task.done() for _, task in opened)
+    ended = Counter(task.result() for _, task in opened if task.done())
     for name, times in found.items():
-        said(f"{name}, {still} of {count} large ones at work or waiting", times, seconds)
+        said(f"{name}, beside {count} large ones", times, seconds)
+    print(f"of the large ones {count - ended.total()} are at work or wait; the others: {dict(ended)}")
+    if others := {*ended} - {"answered", "too-costly", "busy"}:
+        raise AssertionError(f"large questions were refused: {others}")
     for writer, task in opened:
         task.cancel()
         writer.close()
@@ -141,7 +148,7 @@ async def measure(service: int, nothing: int, seconds: float, settle: float) -> 
     alone: Times = []
     await client(service, "/v1/estimate", time.perf_counter() + seconds, alone, small(), pause=0.01)
     said("new small questions, alone", alone, seconds)
-    await beside_large(service, 60, seconds, settle)
+    await beside_large(service, nothing, 60, seconds, settle)
 
 
 def main() -> None:

@@ -10,6 +10,9 @@ from estimator import estimate
 from estimator.pipeline.run import played
 from estimator.runtime.allocator import MIB, CachingAllocator, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
+from estimator.runtime.reserved import _known as known
+from estimator.runtime.reserved import _question as question
+from estimator.runtime.reserved import _reserved as replayed
 from estimator.runtime.reserved import _Run
 from estimator.simulation.simulation import Simulation
 from estimator.tape.replay import folded
@@ -148,6 +151,21 @@ def test_kinds_of_layers_that_take_turns_free_what_was_gathered_for_them(model: 
             assert "communication_buffers" not in left
 
 
+def test_replicas_that_do_the_same_are_replayed_once() -> None:
+    job = {"training": {"precision": "bf16-true", "sequence_length": 64}, "parallelism": {"strategy": "ddp"}}
+    two, four, *others = (
+        played({**job, "model": model, "hardware": {"gpus": gpus}}, True).simulation
+        for gpus, model in ((2, "gpt2"), (4, "gpt2"), (2, "gpt2-medium"), (2, "distilgpt2"))
+    )
+    questions = [question(one.build.tape) for one in (two, four, *others)]
+    assert questions[0] == questions[1]
+    assert len({*questions}) == 1 + len(others)
+    known.clear()
+    assert two.reserved(0, False) == replayed(four.build.tape, 0, False, None)
+    assert four.reserved(0, False) == two.reserved(0, False)
+    assert len(known) == 1
+
+
 @pytest.mark.parametrize("expandable", [False, True])
 @pytest.mark.parametrize("most", [0.0, 0.5, 0.999, 1.0, 1.001, 2.0])
 def test_whether_more_is_held_is_what_the_whole_run_says(expandable: bool, most: float) -> None:
@@ -156,6 +174,7 @@ def test_whether_more_is_held_is_what_the_whole_run_says(expandable: bool, most:
     run = played(job, True).simulation
     held = run.reserved(0, expandable).held_bytes
     fresh = Simulation(run.build)
+    known.clear()
     limit = round(most * held)
     assert fresh.holds_more(limit, 0, expandable) == run.holds_more(limit, 0, expandable) == (held > limit)
     assert fresh.holds_more(limit // 2, 0, expandable) == (held > limit // 2)
