@@ -70,6 +70,8 @@ class Way(BaseModel):
     spread: str = Field("", description="how it is laid out over several GPUs")
     longest_context: int | None = Field(None, description="tokens, of a served model")
     tokens_per_second: float | None = Field(None, description="on all GPUs: of answers as they are written, or trained on")
+    hours: float | None = Field(None, description="of a training run of `tokens`")
+    total: str | None = Field(None, description="what that costs, at `rent`")
     would_fit_with: str = Field("", description="the smallest change that makes it fit")
     problem: str = ""
 
@@ -195,10 +197,12 @@ def fit(
     sequence: Annotated[int | None, Field(description="tokens of a sequence in training")] = None,
     batch: Annotated[int, Field(description="sequences in training on each GPU")] = 1,
     task: Annotated[str | None, Field(description=f"only the rows of one of {', '.join(slugs())}")] = None,
+    tokens: Annotated[str | None, Field(description="what a training run processes, for its hours and cost: 100M")] = None,
     detail: Detail = "headline",
 ) -> Headline:
     """Which usual ways of training and serving a model fit on some hardware, and what would make the others fit."""
-    found = headline.fit(model, on, False, context=context, concurrency=concurrency, sequence=sequence, batch=batch, task=task)
+    lengths: dict[str, Any] = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
+    found = headline.fit(model, on, False, **lengths, task=task, tokens=tokens)
     ways = [Way(**row.model_dump(include=set(Way.model_fields))) for row in found.rows]
     full = found.model_dump(mode="json") if detail == "full" else None
     about = {name: getattr(found, name) for name in ("model", "hardware", "capacity_bytes", "rent")}

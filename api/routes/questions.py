@@ -21,7 +21,7 @@ from .. import documentation
 from ..asking import ask
 from ..batch import answered
 from ..documentation import answers
-from .parameters import On, body, items
+from .parameters import On, Tokens, body, items
 
 router = APIRouter()
 
@@ -45,10 +45,11 @@ async def fit(
     sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
     batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
     task: Annotated[str | None, Query(max_length=200, description=f"only the rows of one of {', '.join(slugs())}")] = None,
+    tokens: Tokens = None,
 ) -> Response:
     """The headline question: which usual ways of using a model fit on some hardware."""
-    asked: dict[str, Any] = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch, "task": task}
-    return await ask(request, "fit", model=model, on=on, **asked)
+    lengths: dict[str, Any] = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
+    return await ask(request, "fit", model=model, on=on, **lengths, task=task, tokens=tokens)
 
 
 @router.get(

@@ -22,7 +22,7 @@ from estimator.views.fitting import ROWS
 from .. import documentation
 from ..asking import ask
 from ..documentation import answers
-from .parameters import Gpus, On, Size, Sold, Under, Within, Words, body, items
+from .parameters import Gpus, On, Size, Sold, Tokens, Under, Within, Words, body, items
 
 router = APIRouter()
 
@@ -122,7 +122,7 @@ async def which(
     concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
     sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
     batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
-    tokens: Annotated[str | None, Query(max_length=200, description="what a training run processes: 100M, 1e9")] = None,
+    tokens: Tokens = None,
     within: Within = None,
     under: Under = None,
     memory: Sold = None,

@@ -117,6 +117,7 @@ def _headline(options: argparse.Namespace) -> int:
         sequence=options.sequence,
         batch=options.batch,
         task=options.task,
+        tokens=options.tokens,
     )
     if options.json:
         sys.stdout.write(asked.to_json())

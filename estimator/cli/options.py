@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
 SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
+RUN_HELP = "tokens that a training run processes, for its hours and its cost: 100M, 1e9"
 PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
 HARDWARE_HELP = (
     "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'; here: this machine; here:free: less what is in use"

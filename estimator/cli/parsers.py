@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from estimator.cli.commands import COMMANDS
-from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, SPECS_HELP, TASKS, takes_data, takes_lengths
+from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, RUN_HELP, SPECS_HELP, TASKS, takes_data, takes_lengths
 from estimator.contract.version import SOFTWARE_VERSION
 
 DESCRIPTION = """\
@@ -48,6 +48,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser.add_argument("--on", metavar="HARDWARE", help=HARDWARE_HELP)
     parser.add_argument("--task", metavar="TASK", help=f"only the ways of one task: {', '.join(TASKS)}")
     takes_lengths(parser)
+    parser.add_argument("--tokens", metavar="COUNT", help=RUN_HELP)
     takes_data(parser)
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")

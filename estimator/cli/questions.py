@@ -10,6 +10,7 @@ LONGEST = 400
 """Characters of a question."""
 _DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
 _HOW = r"(how (fast|quick|quickly)|how many (tokens|tok)( per |/)s(ec(ond)?)?|what (speed|throughput))"
+_RUN = r"(how long|how much|what)( (does|would|will))?( it)?( (take|cost))? to"
 _FAR = r"what('s| is) the (max(imum)?|longest) (context|ctx)( (length|window))?( (for|of|with))?"
 _KIND = r"(gpu|graphics card|card|hardware|machine|vram|gpu memory|gpu ram|memory)"
 _ASKS = "do|does|did|can|could|would|should|will|is|are"
@@ -22,15 +23,11 @@ def _any(*patterns: str) -> list[re.Pattern[str]]:
     return [re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in patterns]
 
 
-_COSTS = _any(
-    rf"(how much|what) (does|would|will) it cost to (?P<does>{_DOES}|qlora|lora) (?P<model>.+) (on|with) (?P<tokens>\S+) tokens"
-)
-"""What a run costs on each card."""
 _MODELS = _any(
     r"(what|which) models? (can|will|could|do|does)? ?(i |we )?(fit|fits|run|serve)( run)? (on|in|with) (?P<hardware>.+)"
 )
 _HEADLINE = _any(
-    rf"(({_HOW}|{_FAR}) )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?"
+    rf"(({_HOW}|{_FAR}|{_RUN}) )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?"
     r"(?P<model>.+?)( (fit|run|work|go))? on (?P<hardware>.+)",
     rf"(will|would|does|can (i|we)) ({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|with|using) (?P<hardware>.+)",
     rf"(will|would|does|do|can|could) (?!(i|we|you) )(?P<hardware>.+?) ({_DOES}|fit|handle) (?P<model>.+)",
@@ -41,9 +38,10 @@ _HEADLINE = _any(
 )
 _WHICH = _any(
     rf"(what|which|how many|how much)( is the)?( cheapest| smallest| best)? {_KIND}s?{_NEEDS}( (?P<does>{_DOES}|qlora|lora))? "
-    r"(?P<model>.+?)( (need|take|require|use|fit on|run on))?( with (?P<method>qlora|lora))?"
+    r"(?P<model>.+?)( (need|take|require|use|fit on|run on))?( with (?P<method>qlora|lora))?",
+    rf"{_RUN} (?P<does>{_DOES}|qlora|lora) (?P<model>.+?)( with (?P<method>qlora|lora))?",
 )
-"""Which card, how many of any, how much memory."""
+"""Which card, how many of any, how much memory, where a run is cheapest."""
 _DETAILS = [
     (option, re.compile(pattern, re.IGNORECASE))
     for option, pattern in (
@@ -51,6 +49,7 @@ _DETAILS = [
         ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( length)?"),
         ("--context", r" (with|at) (an? )?(context|ctx)( length)?( of)? (?P<value>\d+k?)( tokens)?"),
         ("--context", r" at (?P<value>\d+k)( tokens)?(?= |$)"),
+        ("--tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens"),
     )
 ]
 """What may be said beside, and the option that means it."""
@@ -66,8 +65,6 @@ def asked(question: str) -> list[str] | None:
         if option not in details and (found := pattern.search(text)) is not None:
             details += [option, found["value"]]
             text = text[: found.start()] + text[found.end() :]
-    if said := _said(_COSTS, text):
-        return ["which", said["model"], *(_task(said["does"]) or ["--task", "qlora"]), "--tokens", said["tokens"], *details]
     if said := _said(_MODELS, text):
         return ["models", "--fits", "--on", _place(said["hardware"]), *details]
     if said := _said(_HEADLINE, text):

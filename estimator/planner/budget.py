@@ -25,6 +25,7 @@ from estimator.hardware.accelerator import accelerator
 from estimator.pipeline.estimation import step_time
 from estimator.pipeline.judged import fits
 from estimator.planner.answers import Budget, BudgetRow
+from estimator.planner.ways import HOURS
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any
 from estimator.pricing.offer import Offer, exact, run_cost
@@ -39,7 +40,7 @@ ROOMY = 0.15
 ASSUMPTIONS = [
     "the batch is the job's, or one sequence for each GPU where there are more of them; on several GPUs FSDP2, or the strategy "
     "that the job names",
-    "hours are of computing: without set-up, evaluation and saving",
+    HOURS,
 ]
 
 

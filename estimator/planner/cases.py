@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from estimator.contract.errors import Contradiction, InvalidValue, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
-from estimator.contract.units import gib, parse_count
+from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity
 from estimator.pipeline.judged import Judged, judged
 from estimator.planner.budget import spread
-from estimator.planner.headline import CONTEXT, SEQUENCE, for_model
+from estimator.planner.headline import CONTEXT, SEQUENCE, SERVED, counted, for_model
 from estimator.planner.numbers import with_values
 from estimator.planner.spreads import Question, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
@@ -111,12 +111,9 @@ def usual(asked: Any, name: str, lengths: Lengths, allow_files: bool = True) -> 
     if not name.startswith("serve") and lengths.context is not None:
         raise Contradiction("is how long served sequences are, and this is trained: say the sequence", "context")
     if lengths.tokens is not None:
-        try:
-            training["tokens"] = parse_count(lengths.tokens)
-        except ValueError as error:
-            raise InvalidValue(str(error), "tokens") from None
+        training["tokens"] = counted(lengths.tokens)
         if name.startswith("serve"):
-            raise Contradiction("are what a training run processes; this is served", "tokens")
+            raise Contradiction(SERVED, "tokens")
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     return Usual(Question(found.name if found.published else asked, found, allow_files), name, serving, training)
 

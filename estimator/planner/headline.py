@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from estimator.contract.answer import Versions
 from estimator.contract.answer.part import IN_RAM
-from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.errors import Contradiction, InvalidValue, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
-from estimator.contract.units import gib
+from estimator.contract.units import gib, money, parse_count
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
@@ -22,7 +23,7 @@ from estimator.pipeline.verdict import offered
 from estimator.planner.changes import Change, smallest_change
 from estimator.planner.headline_answer import Fit, FitRow, HourlyPrice
 from estimator.planner.spreads import Question, Tried, tried, unshared
-from estimator.planner.ways import SPEED, Platform, Way, of_task, platform, ways
+from estimator.planner.ways import HOURS, SPEED, Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
 from estimator.serving.llamacpp.cache import CELLS
 from estimator.serving.llamacpp.engine import LLAMA_CPP
@@ -36,6 +37,7 @@ from estimator.tape.lifetimes import uncollected
 OF_ONE_ROW = " Only the row of the file is for its types"
 CONTEXT = 4096
 """Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
+SERVED = "are what a training run processes; this is served"
 SEQUENCE = 2048
 """Tokens of a sequence in training, likewise."""
 STRATEGIES = {
@@ -60,11 +62,13 @@ def fit(
     sequence: int | None = None,
     batch: int = 1,
     task: str | None = None,
+    tokens: str | float | None = None,
 ) -> Fit:
     """Every usual way of using a model on some hardware ('2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB').
 
     `context`: tokens of a served sequence, of which `concurrency` are served at the same time. `sequence`: tokens of one in
-    training, of which each GPU has `batch` at a time. `task`: only the rows of one, such as serve or qlora.
+    training, of which each GPU has `batch` at a time. `task`: only the rows of one, such as serve or qlora. `tokens`: what a
+    training run processes (100M, 1e9), for its hours and its cost.
     `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
     """
     if not isinstance(hardware, str | Hardware):
@@ -76,7 +80,8 @@ def fit(
     most = found.spec.longest_sequence or CONTEXT
     written = found.spec.most_targets or most
     serving = {"context": min(CONTEXT, written) if context is None else context, "concurrency": concurrency}
-    training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
+    training: dict[str, Any] = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence}
+    training |= {"micro_batch_size": batch, **({} if tokens is None else {"tokens": counted(tokens)})}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     every = ways(kind, serving, training)
     asked = for_model(found, kind, every)
@@ -86,14 +91,17 @@ def fit(
         if not asked:
             raise NotModelled(f"{task} is not among the usual ways of using a model on {kind.name}", "task")
     question = Question(found.name if found.published else model, found, allow_files)
+    if tokens is not None and all(way.part == "serving" for way in asked):
+        raise Contradiction(SERVED, "tokens")
     rows = [_row(question, way, machine, kind, card) for way in asked]
+    rent = _rent(machine, card, hardware if isinstance(hardware, str) else "")
     return Fit(
         model=found.name,
         hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=question.parameters,
         capacity_bytes=card.memory_bytes,
-        rent=_rent(machine, card, hardware if isinstance(hardware, str) else ""),
-        rows=rows,
+        rent=rent,
+        rows=[_priced(row, rent) for row in rows],
         assumptions=[
             *understood,
             *[said.replace(OF_THE_JOB, OF_ONE_ROW) for said in found.assumptions],
@@ -104,9 +112,25 @@ def fit(
             *without_cuda(card),
             *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec, card.ram),
             *([SPEED] if any(row.tokens_per_second for row in rows) else []),
+            *([HOURS] if any(row.hours for row in rows) else []),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def counted(tokens: str | float) -> int:
+    """How many tokens a run processes, as people write it. Raises `InvalidValue`."""
+    try:
+        return parse_count(tokens)
+    except ValueError as error:
+        raise InvalidValue(str(error), "tokens") from None
+
+
+def _priced(row: FitRow, rent: HourlyPrice | None) -> FitRow:
+    """A row with what its run costs."""
+    if row.hours is None or rent is None:
+        return row
+    return row.model_copy(update={"total": money(Decimal(rent.price_per_hour) * Decimal(row.hours))})
 
 
 def _rent(machine: Hardware, card: Capacity, written: str) -> HourlyPrice | None:
@@ -285,6 +309,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else _longest(question, way, answer),
         tokens_per_second=_speed(question, answer.job) if verdict.fits and card.accelerator else None,
+        hours=_hours(question, answer.job) if verdict.fits and card.accelerator else None,
         job=answer.job.model_dump(mode="json"),
     )
 
@@ -293,6 +318,18 @@ def _speed(question: Question, job: Job) -> float | None:
     from estimator.pipeline.estimation import tokens_per_second  # what knows time is loaded for a card of which it is known
 
     return tokens_per_second(job, question.allow_files)
+
+
+def _hours(question: Question, job: Job) -> float | None:
+    if job.task != "train" or job.training.tokens is None:
+        return None
+    from estimator.pipeline.estimation import step_time
+
+    try:
+        found = step_time(job, question.allow_files)
+    except NotModelled:
+        return None
+    return found[1].value if found and found[1] else None
 
 
 def _longest(question: Question, way: Way, answer: Judged) -> int | None:

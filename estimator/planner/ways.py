@@ -26,6 +26,7 @@ CPU = "cpu"
 """The platform of a machine without a GPU."""
 STATES = 2
 """Moments that AdamW keeps of each parameter."""
+HOURS = "hours are of the whole run: set-up, saving, restarts and the evaluations that the job asks for are in them"
 SPEED = (
     "tokens/s, on all GPUs: of answers while they are written, all sequences together; in training, tokens that are trained on; "
     "`willitfit estimate` says the range"

@@ -19,7 +19,7 @@ from estimator.planner.budget import MOST_GPUS
 from estimator.planner.cases import Lengths, Own, Usual, usual
 from estimator.planner.fleet import cards
 from estimator.planner.renting import Within
-from estimator.planner.ways import SPEED, slug
+from estimator.planner.ways import HOURS, SPEED, slug
 from estimator.planner.which_answer import NotKnown, TooLittle, Which, WhichRow
 from estimator.planner.which_search import Search, Watch
 from estimator.specs.resolve import resolve
@@ -165,7 +165,7 @@ def _assumptions(search: Search, shown: list[WhichRow]) -> Iterator[str]:
     if any(row.tokens_per_second for row in shown):
         yield SPEED
     if search.processes:
-        yield "hours are of computing: without set-up, evaluation and saving"
+        yield HOURS
     else:
         yield "of each card the fewest GPUs that do it: one, two, four, … in a node, and nodes of them where such are known"
     yield "prices: the cheapest offer in which a node's GPUs are together, whole instances, on demand unless the job says so"

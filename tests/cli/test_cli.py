@@ -93,6 +93,10 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
             "how much does it cost to fine-tune llama 3 8b on 100M tokens",
             ["which", "llama 3 8b", "--task", "qlora", "--tokens", "100M"],
         ),
+        (
+            "how long does it take to fine-tune llama 3 8b on 8xH100 with 100M tokens?",
+            ["llama 3 8b", "--on", "8xH100", "--tokens", "100M"],
+        ),
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from estimator.contract.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.contract.job import Hardware, Job
+from estimator.contract.units import money
 from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
 from estimator.hardware.capacity import capacity
@@ -54,6 +56,28 @@ def assert_rows_say_what_is_consistent(found: Fit) -> None:
         assert bool(row.would_fit_with) == (row.verdict == "does not fit" and row.total_bytes is not None)
         if row.verdict == "does not fit" and row.total_bytes is None:
             assert "alone are" in row.problem  # a bound from below, and so certain
+
+
+def test_a_run_of_so_many_tokens_has_hours_and_a_cost() -> None:
+    found = fit("gpt2", "h100", tokens="1B")
+    trained = [row for row in found.rows if row.hours is not None]
+    assert found.rent is not None
+    assert trained
+    for row in trained:
+        assert row.job is not None
+        run = estimate(row.job).run
+        assert run is not None
+        assert row.hours == run.hours
+        assert row.total == money(Decimal(found.rent.price_per_hour) * Decimal(run.hours or 0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [({"tokens": "many"}, "tokens: "), ({"tokens": "1B", "task": "serve"}, "tokens: are what a training run processes")],
+)
+def test_tokens_that_no_run_processes_are_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidJob, match=says):
+        fit("gpt2", "h100", **asked)
 
 
 STRATEGIES = ("ddp", "fsdp2", "fsdp1", "zero2", "zero3")

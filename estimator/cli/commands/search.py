@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from estimator.cli import inputs
 from estimator.cli.options import (
     MODEL_HELP,
+    RUN_HELP,
     TASKS,
     takes_any_job,
     takes_check,
@@ -118,7 +119,7 @@ def which_options(commands: Commands) -> None:
     one.add_argument(
         "--under", metavar="MONEY", help="the most it may cost: '$50' or '50 EUR' for the whole run, '$2/h' for an hour"
     )
-    one.add_argument("--tokens", metavar="COUNT", help="tokens that a run processes: 100M, 1e9")
+    one.add_argument("--tokens", metavar="COUNT", help=RUN_HELP)
     one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
     takes_lengths(one)
     one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="the most GPUs (64)")
