@@ -21,6 +21,7 @@ from estimator.specs.published import folders
 from .pages import of_job, of_model
 from .pages.asked import Asked, Items, asked
 from .pages.forms import EXAMPLES, FIELDS, HEADLINE_FIELDS, METHODS, TABS, TASKS, VIEWS
+from .pages.in_words import in_words
 from .pages.pictures import mini_bar
 from .pages.spelled import meant
 from .pages.summary import summary
@@ -98,7 +99,7 @@ def rendered_template(name: str, /, **context: Any) -> str:
 
 def render(items: Items, view: str = "") -> tuple[int, str]:
     """A page for the fields of its address, or of the form that was sent: its HTTP status and its HTML."""
-    given = asked(items)
+    view, given = in_words(view, asked(items))
     status, error, where, unknown = 200, "", "", ""
     name = view or ("job" if given.get("model") and given.get("task") else "fits")
     answer: dict[str, Any] = {}
