@@ -6,23 +6,21 @@ After transformers' modeling_bailing_hybrid.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from pydantic import model_validator
 
-from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer, delta_state, latent
+from estimator.families.cache_layers import CacheLayer, delta_state
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Alone, PreNorm
 from estimator.families.deepseek import DeepseekMoe
-from estimator.families.experts import GroupedExpertsSpec, LayersOfTypesSpec
+from estimator.families.delta_latent import LINEAR, DeltaLatentSpec, Kind
+from estimator.families.experts import GroupedExpertsSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import language_model
 from estimator.families.kimi_delta import KimiDeltaAttention, SigmoidRMSNorm
-from estimator.families.kimi_linear import ATTENTION, LINEAR, Kind
 from estimator.families.latent import LatentAttention
-from estimator.families.latent_spec import LatentSpec
 from estimator.families.routers import DeepseekV3Router
 from estimator.families.spec import Size, called
 from estimator.families.windows import FULL, LayerType
@@ -32,52 +30,32 @@ from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, reshape, split, transpose, unsqueeze
 
 
-class BailingHybridSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
+class BailingHybridSpec(DeltaLatentSpec):
     """`linear_head_dim`: of delta attention, which configurations call `head_dim`."""
 
-    can = Abilities()
-    held_in = {}  # its checkpoints are read by a pattern of its own, which PEFT does not follow (`_MODEL_TO_CONVERSION_PATTERN`)
     modelled = GroupedExpertsSpec.modelled | {"kda_safe_gate": (True,), "q_lora_rank": (None,)}
 
     max_position_embeddings: Size | None = called("model_max_length", 262144)
-    q_lora_rank: Size | None = None
     num_experts: Size = called("num_experts", 512)
-    num_experts_per_tok: Size = called("num_experts_per_token", 8)
     moe_intermediate_size: Size = 768
-    n_shared_experts: Size = called("num_shared_experts", 1)
     first_k_dense_replace: int = 2
     n_group: Size = called("num_expert_group", 8)
     topk_group: Size = 4
-    norm_topk_prob: bool = called("moe_renormalize", True)
-    attention_bias: bool = False
     rope_interleave: bool = True
-    linear_head_dim: Size = 128
     linear_conv_kernel_dim: Size = called("short_conv_kernel_size", 4)
     layer_group_size: Size = 6
-    layer_types: tuple[Kind, ...] | None = None
 
     @property
     def linear_num_heads(self) -> int:
         """Heads of delta attention: as many as latent attention has."""
         return self.num_attention_heads
 
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """What each layer is."""
-        group = self.layer_group_size
-        return self.layer_types or tuple([LINEAR if (i + 1) % group else ATTENTION for i in range(self.num_hidden_layers)])
+    def attends(self, layer: int) -> bool:
+        return (layer + 1) % self.layer_group_size == 0
 
     @property
-    def cached_per_token(self) -> int | None:
-        """A latent and the rotated part of a key, in the layers of attention alone: the others keep a state of fixed size."""
-        return self.kinds.count(ATTENTION) * (self.kv_lora_rank + self.head_dim)
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """A latent where it attends, a state elsewhere."""
-        states = delta_state(self.linear_num_heads, self.linear_head_dim, self.linear_conv_kernel_dim)
-        kept = {LINEAR: states, ATTENTION: latent(self.kv_lora_rank + self.head_dim)}
-        return tuple(kept[kind] for kind in self.kinds)
+    def state(self) -> CacheLayer:
+        return delta_state(self.linear_num_heads, self.linear_head_dim, self.linear_conv_kernel_dim)
 
     @classmethod
     def keys(cls) -> set[str]:
@@ -95,14 +73,8 @@ class BailingHybridSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
             said.setdefault("linear_head_dim", given["head_dim"])
         return said
 
-    @model_validator(mode="after")
-    def _of_each_layer(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
-        return self
-
     def config(self) -> dict[str, Any]:
-        return super().config() | {"layer_types": [*self.kinds], "head_dim": self.linear_head_dim}
+        return super().config() | {"head_dim": self.linear_head_dim}
 
 
 SPECS = {"bailing_hybrid": BailingHybridSpec}

@@ -108,7 +108,7 @@ class Layer:
         size, heads, ffn = spec.hidden_size, spec.num_attention_heads, spec.encoder_ffn_dim
         if decodes:
             heads, ffn = spec.decoder_attention_heads, spec.decoder_ffn_dim
-        self.half = build.dtype is dtypes.float16 and not decodes
+        self.decodes, self.half = decodes, build.dtype is dtypes.float16 and not decodes
         self.self_attn = MultiHeadAttention("self_attn", heads, decodes, spec, build)
         self.self_attn_norm = build.layer_norm("self_attn_layer_norm", size)
         self.encoder_attn = MultiHeadAttention("encoder_attn", heads, False, spec, build) if decodes else None

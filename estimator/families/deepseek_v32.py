@@ -25,7 +25,7 @@ from estimator.families.glm4_moe_lite import Glm4MoeLiteSpec
 from estimator.families.heads import language_model
 from estimator.families.latent import LatentAttention, rotate_neighbours
 from estimator.families.modules import rotated, token_positions
-from estimator.families.spec import DecoderSpec, Size, called
+from estimator.families.spec import DecoderSpec, Size, called, check_each_named
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.autograd import no_grad
@@ -129,8 +129,7 @@ class GlmMoeDsaSpec(DeepseekV32Spec):
 
     @model_validator(mode="after")
     def _first_picks(self) -> Self:
-        if len(self.indexed) != self.num_hidden_layers:
-            raise ValueError(f"indexer_types names {len(self.indexed)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.indexed, self.num_hidden_layers, "indexer_types")
         if not self.indexed[0]:
             raise ValueError("indexer_types begins with shared: there is no layer before it")
         return self

@@ -24,7 +24,7 @@ from estimator.families.gpt_oss import AttentionWithSinks
 from estimator.families.heads import language_model
 from estimator.families.hyper_connections import HyperConnection, HyperHead, unweighted_norm
 from estimator.families.modules import ACTIVATIONS, rotary_table, token_positions
-from estimator.families.spec import Size, called
+from estimator.families.spec import Size, called, check_each_named
 from estimator.families.windows import LayerType
 from estimator.tape import dtypes
 from estimator.tape.matmul import bmm, linear, matmul
@@ -170,8 +170,7 @@ class DeepseekV4Spec(SharedExpertsSpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         for name, size in (("head_dim", self.head_dim), ("index_head_dim", self.index_head_dim)):
             if size <= self.qk_rope_head_dim or self.qk_rope_head_dim % 2:
                 raise ValueError(f"qk_rope_head_dim {self.qk_rope_head_dim} is odd, or no part of {name} {size}")

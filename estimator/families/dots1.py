@@ -19,7 +19,7 @@ from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import language_model
 from estimator.families.modules import Module
-from estimator.families.spec import RotaryDecoderSpec
+from estimator.families.spec import RotaryDecoderSpec, check_each_named
 from estimator.families.windows import FULL
 
 
@@ -39,8 +39,7 @@ class Dots1Spec(RotaryDecoderSpec, GroupedExpertsSpec):
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         return self
 
 

@@ -16,7 +16,7 @@ from pydantic import model_validator
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.parameter import Weight
-from estimator.families.spec import DecoderSpec, Size, called
+from estimator.families.spec import DecoderSpec, Size, called, check_each_named
 from estimator.tape import dtypes
 from estimator.tape.grouped import grouped_linear
 from estimator.tape.pointwise import add_, mul, to
@@ -108,10 +108,7 @@ class LayersOfTypesSpec(SharedExpertsSpec):
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:
-        if self.mlp_layer_types is not None and len(self.mlp_layer_types) != self.num_hidden_layers:
-            raise ValueError(
-                f"mlp_layer_types names {len(self.mlp_layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}"
-            )
+        check_each_named(self.mlp_layer_types, self.num_hidden_layers, "mlp_layer_types")
         return self
 
     def config(self) -> dict[str, Any]:

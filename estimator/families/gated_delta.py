@@ -21,7 +21,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.mamba2 import causal_conv1d
 from estimator.families.modules import ACTIVATIONS, Module, rotate_part
 from estimator.families.rotary import PartialRotarySpec
-from estimator.families.spec import DecoderSpec, Size
+from estimator.families.spec import DecoderSpec, Size, check_each_named
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, exp, mean_last, mul, neg, pow_scalar, rsqrt, sigmoid, silu, softplus, to
@@ -81,8 +81,7 @@ class GatedDeltaSpec(PartialRotarySpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads
         if values % keys:
             raise ValueError(f"linear_num_value_heads {values} is not a multiple of linear_num_key_heads {keys}")

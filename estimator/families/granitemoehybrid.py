@@ -20,7 +20,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, Kind, Mamba2HybridSpec
 from estimator.families.mamba2 import Mixer
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
-from estimator.families.spec import Size, called
+from estimator.families.spec import Size, called, check_each_named
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar
@@ -77,8 +77,7 @@ class GraniteMoeHybridSpec(Mamba2HybridSpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers says {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         if 0 < self.num_experts < self.num_experts_per_tok:
             raise ValueError(f"num_experts_per_tok {self.num_experts_per_tok} is more than the {self.num_experts} experts")
         return self

@@ -6,77 +6,54 @@ After transformers' modeling_kimi_linear.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any
 
 from pydantic import model_validator
 
-from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer, delta_state, latent
+from estimator.families.cache_layers import CacheLayer, delta_state
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Alone, PreNorm
 from estimator.families.deepseek import DeepseekMoe
-from estimator.families.experts import GroupedExpertsSpec, LayersOfTypesSpec
+from estimator.families.delta_latent import ATTENTION, LINEAR, DeltaLatentSpec, Kind
+from estimator.families.experts import GroupedExpertsSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import language_model
 from estimator.families.hybrid import Unrotated
 from estimator.families.kimi_delta import KimiDeltaAttention
 from estimator.families.latent import LatentAttention
-from estimator.families.latent_spec import LatentSpec
 from estimator.families.routers import DeepseekV3Router
 from estimator.families.spec import Size, called
 from estimator.families.windows import FULL, LayerType
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, split, transpose
 
-Kind = Literal["linear_attention", "full_attention"]
-LINEAR: Kind = "linear_attention"
-ATTENTION: Kind = "full_attention"
 NAMES = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads", "short_conv_kernel_size": "linear_conv_kernel_dim"}
 """What published configurations call some settings in `linear_attn_config`."""
 
 
-class KimiLinearSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
+class KimiLinearSpec(DeltaLatentSpec):
     """Every fourth layer attends, but the first, unless `layer_types` says which do; published configurations count layers from
     one, in `linear_attn_config`."""
 
-    can = Abilities()
-    held_in = {}  # its checkpoints are read by a pattern of its own, which PEFT does not follow (`_MODEL_TO_CONVERSION_PATTERN`)
     unrotated = True
     modelled = GroupedExpertsSpec.modelled | {"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)}
 
     max_position_embeddings: Size | None = called("model_max_length", 1048576)
-    q_lora_rank: Size | None = None
     num_experts: Size = called("num_experts", 256)
-    num_experts_per_tok: Size = called("num_experts_per_token", 8)
     moe_intermediate_size: Size = 1024
-    n_shared_experts: Size = called("num_shared_experts", 1)
     first_k_dense_replace: int = 1
     n_group: Size = called("num_expert_group", 1)
     topk_group: Size = 1
-    norm_topk_prob: bool = called("moe_renormalize", True)
-    attention_bias: bool = False
-    linear_head_dim: Size = 128
     linear_num_heads: Size = 32
     linear_conv_kernel_dim: Size = 4
-    layer_types: tuple[Kind, ...] | None = None
+
+    def attends(self, layer: int) -> bool:
+        return layer > 0 and layer % 4 == 0
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """What each layer is."""
-        return self.layer_types or tuple([LINEAR if i % 4 or not i else ATTENTION for i in range(self.num_hidden_layers)])
-
-    @property
-    def cached_per_token(self) -> int | None:
-        """A latent and the shared part of a key, in the layers of attention alone: the others keep a state of fixed size."""
-        return self.kinds.count(ATTENTION) * (self.kv_lora_rank + self.head_dim)
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """A latent where it attends, a state elsewhere."""
-        states = delta_state(self.linear_num_heads, self.linear_head_dim, self.linear_conv_kernel_dim)
-        kept = {LINEAR: states, ATTENTION: latent(self.kv_lora_rank + self.head_dim)}
-        return tuple(kept[kind] for kind in self.kinds)
+    def state(self) -> CacheLayer:
+        return delta_state(self.linear_num_heads, self.linear_head_dim, self.linear_conv_kernel_dim)
 
     @classmethod
     def keys(cls) -> set[str]:
@@ -98,15 +75,6 @@ class KimiLinearSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
         if said.get("layer_types") is None and isinstance(layers, int) and isinstance(attends, list | tuple):
             said["layer_types"] = [ATTENTION if i + 1 in attends else LINEAR for i in range(layers)]
         return said
-
-    @model_validator(mode="after")
-    def _of_each_layer(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
-        return self
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"layer_types": [*self.kinds]}
 
 
 SPECS = {"kimi_linear": KimiLinearSpec}

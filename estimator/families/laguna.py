@@ -20,7 +20,7 @@ from estimator.families.grouped_query import GroupedQueryAttention, normed_betwe
 from estimator.families.heads import language_model
 from estimator.families.modules import Module, rotary_table, rotate_part
 from estimator.families.rotary import frequencies
-from estimator.families.spec import Size
+from estimator.families.spec import Size, check_each_named
 from estimator.families.windows import FULL, SLIDING, LayerType, WindowedSpec, masks_seen
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -93,10 +93,7 @@ class LagunaSpec(WindowedSpec, LayersOfTypesSpec):
 
     @model_validator(mode="after")
     def _of_each_layer(self) -> Self:
-        if len(self.heads) != self.num_hidden_layers:
-            raise ValueError(
-                f"num_attention_heads_per_layer names {len(self.heads)} layers, num_hidden_layers is {self.num_hidden_layers}"
-            )
+        check_each_named(self.heads, self.num_hidden_layers, "num_attention_heads_per_layer")
         if any(heads % self.num_key_value_heads for heads in self.heads):
             raise ValueError(
                 f"num_attention_heads_per_layer has no multiple of {self.num_key_value_heads} key heads in each layer"

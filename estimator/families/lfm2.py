@@ -21,7 +21,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import CausalLM, Head
 from estimator.families.mamba2 import causal_conv1d
 from estimator.families.modules import Module
-from estimator.families.spec import RotaryDecoderSpec, Size, called
+from estimator.families.spec import RotaryDecoderSpec, Size, called, check_each_named
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.matmul import linear
@@ -71,8 +71,7 @@ class _Spec(RotaryDecoderSpec):
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:
-        if len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         return self
 
     def config(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from estimator.families.heads import language_model
 from estimator.families.lfm2 import PARTS, ShortConvolution
 from estimator.families.modules import Module
 from estimator.families.olmo import rotate_in_float32
-from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size, called
+from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size, called, check_each_named
 from estimator.families.windows import FULL, SLIDING, LayerType
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -90,8 +90,7 @@ class Lfm3Spec(RotaryDecoderSpec):
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:
-        if len(self.kinds) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.kinds)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.kinds, self.num_hidden_layers)
         return self
 
     @model_validator(mode="before")

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from estimator.families import bart
 from estimator.families.attention import causal_mask
-from estimator.families.bart import Bart, BartSpec, MultiHeadAttention, scaled
+from estimator.families.bart import Bart, BartSpec, scaled
 from estimator.families.build import Builder
 from estimator.families.heads import Head
-from estimator.families.modules import ACTIVATIONS, Embedding
+from estimator.families.modules import Embedding
 from estimator.families.seq2seq import Seq2SeqLM
 from estimator.families.spec import Activation, Probability, called
 from estimator.tape import dtypes
@@ -37,23 +38,8 @@ class M2M100Spec(BartSpec):
 SPECS = {"m2m_100": M2M100Spec}
 
 
-class Layer:
-    """A layer of the encoder; with attention to what the encoder made, one of the decoder."""
-
-    def __init__(self, decodes: bool, spec: BartSpec, build: Builder):
-        size, heads, ffn = spec.hidden_size, spec.num_attention_heads, spec.encoder_ffn_dim
-        if decodes:
-            heads, ffn = spec.decoder_attention_heads, spec.decoder_ffn_dim
-        self.decodes = decodes
-        self.self_attn = MultiHeadAttention("self_attn", heads, decodes, spec, build)
-        self.self_attn_norm = build.layer_norm("self_attn_layer_norm", size)
-        self.encoder_attn = MultiHeadAttention("encoder_attn", heads, False, spec, build) if decodes else None
-        self.encoder_attn_norm = build.layer_norm("encoder_attn_layer_norm", size) if decodes else None
-        self.fc1 = build.linear("fc1", size, ffn, bias=True)
-        self.fc2 = build.linear("fc2", ffn, size, bias=True)
-        self.final_norm = build.layer_norm("final_layer_norm", size)
-        self.act = ACTIVATIONS[spec.hidden_act]
-        self.dropout, self.activation_dropout = spec.dropout, spec.activation_dropout
+class Layer(bart.Layer):
+    """With each norm before its block."""
 
     def __call__(self, hidden: Tensor, mask: Tensor | None = None, encoded: Tensor | None = None) -> Tensor:
         residual = hidden

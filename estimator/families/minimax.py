@@ -23,7 +23,7 @@ from estimator.families.mamba import scan_slots
 from estimator.families.mixtral import MixtralMoe, MixtralSpec
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.rotary import RotarySpec
-from estimator.families.spec import Size, called
+from estimator.families.spec import Size, called, check_each_named
 from estimator.families.windows import FULL, LayerType
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import matmul
@@ -86,8 +86,7 @@ class MiniMaxSpec(RotarySpec, MoeSpec):
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         return self
 
     def config(self) -> dict[str, Any]:

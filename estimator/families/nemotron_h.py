@@ -23,7 +23,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, HybridSpec, Unrotated, U
 from estimator.families.mamba2 import WITHOUT_LORA, Mixer, MixerSizes, refuse_output_adapter
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.routers import DeepseekV3Router
-from estimator.families.spec import Activation, Size, called
+from estimator.families.spec import Activation, Size, called, check_each_named
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, pow_scalar, rsqrt, to
@@ -132,8 +132,7 @@ class NemotronHSpec(HybridSpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers says {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         if self.mamba_num_heads % self.n_groups:
             raise ValueError(f"mamba_num_heads {self.mamba_num_heads} is not a multiple of n_groups {self.n_groups}")
         if self.num_experts_per_tok > self.num_experts:

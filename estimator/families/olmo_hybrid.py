@@ -25,7 +25,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, HybridSpec, Kind, Unrota
 from estimator.families.mamba2 import causal_conv1d
 from estimator.families.modules import ACTIVATIONS, Module
 from estimator.families.norms import WideRMSNorm
-from estimator.families.spec import Size
+from estimator.families.spec import Size, check_each_named
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, exp, mul, mul_scalar, neg, sigmoid, softplus, to
@@ -95,8 +95,7 @@ class OlmoHybridSpec(HybridSpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if len(self.kinds) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.kinds)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.kinds, self.num_hidden_layers)
         if len({*self.kinds}) == 1:
             raise ValueError("its layers must be of both kinds, linear_attention and full_attention: at least two")
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from estimator.families.attention import causal_mask
 from estimator.families.cache_layers import CacheLayer, attention
-from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size
+from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size, check_each_named
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
@@ -66,8 +66,7 @@ class WindowedSpec(RotaryDecoderSpec):
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        check_each_named(self.layer_types, self.num_hidden_layers)
         return self
 
     def config(self) -> dict[str, Any]:
