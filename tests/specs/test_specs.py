@@ -94,6 +94,7 @@ def test_only_what_no_family_describes_lists_a_count() -> None:
     assert [name for name in MODELS if published(name).counted] == COUNTED
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_shipped_file_says_everything(name: str) -> None:
     content = load_yaml(model_folder() / f"{name}.yaml")
