@@ -41,10 +41,18 @@ def job(asked: str) -> Job:
     return job_from_text(standard_input(), "standard input") if asked == "-" else read_job(asked)
 
 
-def any_job(asked: str) -> str | dict[str, Any]:
-    """The path of any file that is read as a job; or what standard input says."""
-    if asked != "-":
-        return asked
+def any_job(options: argparse.Namespace) -> str | dict[str, Any]:
+    """The path of any file that is read as a job; what standard input says; or a usual way of using a model, where `--task` says
+    which, spread over what `--on` says."""
+    if (task := getattr(options, "task", None)) is not None:
+        from estimator.planner.cases import usual_job
+
+        if options.on is None:
+            raise Contradiction("is of a model's name: say with --on what it is to run on, too", "--task")
+        on, options.on = options.on, None  # which may be more GPUs than it is spread over
+        return usual_job(options.job, on, task)
+    if options.job != "-":
+        return str(options.job)
     from estimator.exchange import Surroundings, read
 
     return read(standard_input(), around=Surroundings(allow_files=True)).job

@@ -87,9 +87,10 @@ def takes_any_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="JOB",
-        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
+        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input; or a model",
     )
     parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
+    parser.add_argument("--task", metavar="TASK", help=f"how JOB, a model, is used on the hardware of --on: {', '.join(TASKS)}")
 
 
 def takes_lengths(parser: argparse._ActionsContainer) -> None:

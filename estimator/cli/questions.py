@@ -12,6 +12,7 @@ _DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
 _HOW = r"(how (fast|quick|quickly)|how many (tokens|tok)( per |/)s(ec(ond)?)?|what (speed|throughput))"
 _RUN = r"(how long|how much|what)( (does|would|will))?( it)?( (take|cost))? to"
 _FAR = r"what('s| is) the (max(imum)?|longest) (context|ctx)( (length|window))?( (for|of|with))?"
+_MANY = r"how many (users|people|requests)( at (once|a time|the same time))? (can|could|does|do|will|would)"
 _KIND = r"(gpu|graphics card|card|hardware|machine|vram|gpu memory|gpu ram|memory)"
 _ASKS = "do|does|did|can|could|would|should|will|is|are"
 _NEEDS = rf"( ({_ASKS}|it|i|we|you|one|need|needed|take|required|use|buy|rent|enough))*( (for|to))?"
@@ -25,6 +26,10 @@ def _any(*patterns: str) -> list[re.Pattern[str]]:
 
 _MODELS = _any(
     r"(what|which) models? (can|will|could|do|does)? ?(i |we )?(fit|fits|run|serve)( run)? (on|in|with) (?P<hardware>.+)"
+)
+_USERS = _any(
+    rf"{_MANY} (?P<model>.+?) (serve|handle|bear) on (?P<hardware>.+)",
+    rf"{_MANY} (?P<hardware>.+?) (serve|handle|run|bear)( (with|of))? (?P<model>.+)",
 )
 _HEADLINE = _any(
     rf"(({_HOW}|{_FAR}|{_RUN}) )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?"
@@ -67,6 +72,8 @@ def asked(question: str) -> list[str] | None:
             text = text[: found.start()] + text[found.end() :]
     if said := _said(_MODELS, text):
         return ["models", "--fits", "--on", _place(said["hardware"]), *details]
+    if not details and (said := _said(_USERS, text)):
+        return ["max", said["model"], "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
     if said := _said(_HEADLINE, text):
         how, _, model = said["model"].partition(" ")
         method = how.lower() if model and how.lower() in _METHODS else None

@@ -90,7 +90,7 @@ def _refuse_model(text: str) -> None:
     if name:
         raise InvalidValue(
             f"is a model, and this is asked of a job: write a file with `model: {name}` in it, and with what is done with it; "
-            f"or ask `willitfit which {name}`",
+            f"or say it beside the name, `--task qlora --on rtx-4090`; or ask `willitfit which {name}`",
             text,
         )
 

@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.units import gib
-from estimator.hardware.capacity import Capacity
+from estimator.hardware.capacity import Capacity, capacity
+from estimator.hardware.parse import read_hardware
 from estimator.pipeline.judged import Judged, judged
 from estimator.planner.budget import spread
 from estimator.planner.headline import CONTEXT, SEQUENCE, SERVED, counted, for_model
 from estimator.planner.numbers import with_values
-from estimator.planner.spreads import Question, tried, unshared
-from estimator.planner.ways import Platform, Way, platform, ways
+from estimator.planner.spreads import Question, spreads, tried, unshared
+from estimator.planner.ways import Platform, Way, platform, slug, ways
 from estimator.serving.engines import served_by
 from estimator.specs.resolve import resolve
 
@@ -116,6 +117,21 @@ def usual(asked: Any, name: str, lengths: Lengths, allow_files: bool = True) -> 
             raise Contradiction(SERVED, "tokens")
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     return Usual(Question(found.name if found.published else asked, found, allow_files), name, serving, training)
+
+
+def usual_job(model: str | dict[str, Any], on: str | Hardware, task: str, allow_files: bool = True) -> dict[str, Any]:
+    """The job that a usual way of using a model is on some hardware, spread as the headline spreads it. Raises `InvalidJob`, and
+    `NotModelled` where there is none."""
+    hardware = read_hardware(on).hardware if isinstance(on, str) else on
+    case = usual(model, slug(task), Lengths(), allow_files)
+    way = case.way(capacity(hardware))
+    if isinstance(way, Refused):
+        raise NotModelled(way.why, "task")
+    found = tried(case.question, way, hardware)
+    if found is None:
+        raise NotModelled("no way to spread it over these GPUs", "hardware")
+    job = next(job for spread, job in spreads(case.question, way, hardware) if spread == found.best.spread)
+    return {"model": case.question.model, **job}
 
 
 @dataclass(frozen=True)

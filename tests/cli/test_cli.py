@@ -97,6 +97,14 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
             "how long does it take to fine-tune llama 3 8b on 8xH100 with 100M tokens?",
             ["llama 3 8b", "--on", "8xH100", "--tokens", "100M"],
         ),
+        (
+            "how many users can 8xH100 serve with llama 3.3 70b",
+            ["max", "llama 3.3 70b", "serving.concurrency", "--task", "serve", "--on", "8xH100"],
+        ),
+        (
+            "how many people at once can qwen3 8b serve on a 4090?",
+            ["max", "qwen3 8b", "serving.concurrency", "--task", "serve", "--on", "a 4090"],
+        ),
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
@@ -117,6 +125,18 @@ def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str]
 def test_a_name_without_hardware_is_told_how_to_go_on(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_usual_way_of_using_a_model_is_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    on = ["--task", "qlora", "--on", "24GB"]
+    answer = json.loads(printed(capsys, "estimate", "gpt2", "--json", *on))
+    (row,) = json.loads(printed(capsys, "gpt2", "--json", *on))["rows"]
+    assert answer["memory"]["total_bytes"] == row["total_bytes"]
+    assert "training.sequence_length: 1,024" in printed(capsys, "max", "gpt2", "training.sequence_length", *on)
+    assert main(["estimate", "gpt2"]) == main(["estimate", "gpt2", "--task", "qlora"]) == 2
+    said = capsys.readouterr().err
+    assert "say it beside the name, `--task qlora --on rtx-4090`" in said
+    assert "say with --on what it is to run on" in said
 
 
 def test_a_card_by_name_is_what_it_can_allocate_not_what_it_is_sold_with(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ CLOSE = 0.005
 
 
 def estimate_options(commands: Commands) -> None:
-    one = commands.add_parser("estimate", help="answer one job file in full", description="Answer one job in full.")
-    takes_job(one)
+    one = commands.add_parser("estimate", help="answer one job in full", description="Answer one job in full.")
+    takes_any_job(one)
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
     one.add_argument(
@@ -33,7 +34,13 @@ def estimate_options(commands: Commands) -> None:
 def estimate(options: argparse.Namespace) -> int:
     from estimator.pipeline.estimation import estimate
 
-    answer = estimate(inputs.job(options.job), every_rank=options.ranks, today=inputs.today())
+    if options.task is options.on is None and (options.job == "-" or os.path.exists(options.job)):
+        job = inputs.job(options.job)
+    else:
+        from estimator.exchange.documents import job_of
+
+        job = job_of(inputs.any_job(options), options.on)
+    answer = estimate(job, every_rank=options.ranks, today=inputs.today())
     if options.json:
         sys.stdout.write(answer.to_json())
     else:
@@ -69,7 +76,7 @@ def limit(options: argparse.Namespace) -> int:
     from estimator.cli.report_limit import limit_text
     from estimator.planner.limits import limit
 
-    found = limit(inputs.any_job(options.job), options.field, options.command, on=options.on, tries=options.tries)
+    found = limit(inputs.any_job(options), options.field, options.command, on=options.on, tries=options.tries)
     inputs.printed(options, found, limit_text)
     return 1 if options.check and found.fits is False else 0
 

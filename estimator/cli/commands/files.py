@@ -126,7 +126,7 @@ def ask_options(commands: Commands) -> None:
 def ask(options: argparse.Namespace) -> int:
     from estimator.exchange.ask import asked
 
-    sys.stdout.write(asked(inputs.any_job(options.job), options.to, today=inputs.today()))
+    sys.stdout.write(asked(inputs.any_job(options), options.to, today=inputs.today()))
     return 0
 
 

@@ -36,7 +36,7 @@ def timeline(options: argparse.Namespace) -> int:
     from estimator.cli.report_timeline import timeline_text
     from estimator.timelines.timeline import record, timeline_of
 
-    step = record(inputs.any_job(options.job), options.on)
+    step = record(inputs.any_job(options), options.on)
     found = timeline_of(step, options.tensors)
     written = []
     if options.svg:
@@ -88,7 +88,7 @@ def explain(options: argparse.Namespace) -> int:
     from estimator.measured.explain import explain
 
     measured = _beside_job(options, "measured", "record")
-    found = explain(inputs.any_job(options.job), measured, on=options.on)
+    found = explain(inputs.any_job(options), measured, on=options.on)
     inputs.printed(options, found, explanation_text)
     return 1 if options.check and found.verdict == "not explained" else 0
 
@@ -138,6 +138,6 @@ def bottleneck(options: argparse.Namespace) -> int:
     from estimator.measured.bottleneck import bottleneck
 
     profile = _beside_job(options, "profile", "profile")
-    found = bottleneck(inputs.any_job(options.job), profile, on=options.on)
+    found = bottleneck(inputs.any_job(options), profile, on=options.on)
     inputs.printed(options, found, bottleneck_text)
     return 0

@@ -61,7 +61,7 @@ def plan(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in asked}
     with sharing(options.processes) as executor:
         watch = Progress("candidates").candidates
-        found = plan(inputs.any_job(options.job), **given, today=inputs.today(), watch=watch, executor=executor)
+        found = plan(inputs.any_job(options), **given, today=inputs.today(), watch=watch, executor=executor)
     inputs.printed(options, found, plan_text)
     if not found.complete:
         return inputs.INTERRUPTED

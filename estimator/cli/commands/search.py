@@ -51,7 +51,7 @@ def what_if(options: argparse.Namespace) -> int:
 
     if options.plot and not options.plot.lower().endswith(".svg"):
         raise InvalidJob("is drawn as SVG: write a name that ends in .svg", "--plot")
-    found = what_if(inputs.any_job(options.job), read_changes(options.changes), on=options.on, watch=Progress("combinations"))
+    found = what_if(inputs.any_job(options), read_changes(options.changes), on=options.on, watch=Progress("combinations"))
     if options.plot:
         from estimator.views.picture import picture
 
@@ -93,7 +93,7 @@ def sweep(options: argparse.Namespace) -> int:
     from estimator.sweeps.executors import sharing
 
     with sharing(options.processes) as executor:
-        job, changes = inputs.any_job(options.job), read_changes(options.changes)
+        job, changes = inputs.any_job(options), read_changes(options.changes)
         found = swept(job, changes, on=options.on, reserves=options.reserves, executor=executor)
     if options.arrow:
         found.write_arrow(options.arrow)
