@@ -32,6 +32,8 @@ from estimator.tape.selection import gather, index_add_, topk
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, index, reshape, select, split, transpose, unsqueeze
 
+ROTATED = 64
+"""transformers' `head_dim`, unless it is given."""
 BOTH = 0, 1
 """The two blocks of a layer."""
 
@@ -87,12 +89,21 @@ class LongcatFlashSpec(LatentSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _counted_twice(cls, given: Any) -> Any:
-        """transformers' number of layers is that of its attention blocks."""
-        if not isinstance(given, Mapping) or "num_layers" not in given:
+    def _as_transformers_has_it(cls, given: Any) -> Any:
+        """transformers' number of layers is that of its attention blocks, and positions are made for `head_dim` numbers, whatever
+        part of a head is rotated."""
+        if not isinstance(given, Mapping):
             return given
-        twice = {"num_hidden_layers": 2 * given["num_layers"] if isinstance(given["num_layers"], int) else None}
-        return {name: value for name, value in given.items() if twice.get(name) != value}
+        said = dict(given)
+        if "qk_rope_head_dim" in said and said["qk_rope_head_dim"] != (made := said.pop("head_dim", ROTATED)):
+            raise ValueError(
+                f"head_dim {made} is not qk_rope_head_dim {said['qk_rope_head_dim']}: transformers makes positions for {made} "
+                "numbers, and fails to rotate others; write head_dim, too"
+            )
+        layers = said.get("num_layers")
+        if isinstance(layers, int) and said.get("num_hidden_layers") == 2 * layers:
+            said.pop("num_hidden_layers")
+        return said
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -101,7 +112,7 @@ class LongcatFlashSpec(LatentSpec):
         return self
 
     def config(self) -> dict[str, Any]:
-        own = super().config()
+        own = super().config() | {"head_dim": self.head_dim}
         return {name: value for name, value in own.items() if not name.startswith("mla_scale")}
 
 
