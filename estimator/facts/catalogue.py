@@ -44,6 +44,7 @@ class Entry(NamedTuple):
         return self.name.rpartition("/")[2] if self.other else self.path.stem
 
 
+@cache
 def folder(name: str) -> Path:
     """A folder of data, which an installed package has within it, and a checkout beside it."""
     package = Path(__file__).parents[1]

@@ -23,6 +23,7 @@ from estimator.tape import dtypes
 
 
 class FlexOlmoSpec(RotaryDecoderSpec, MoeSpec):
+    heads_normed_together = "gathered"
     in_sglang = "none"
     why_not_sglang = "its backend for transformers' models knows no `colwise_gather_output` of their plan"
     can = Abilities()

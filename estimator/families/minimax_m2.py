@@ -33,6 +33,7 @@ from estimator.tape.views import reshape
 class MiniMaxM2Spec(PartialRotarySpec, MoeSpec):
     """Published configurations say in `rotary_dim` how many elements of each head are rotated."""
 
+    heads_normed_together = "reduced"
     parts_in_sglang = True
     float32_router = True
     can = Abilities(gguf=True, graph="minimax-m2", routing="sigmoid")

@@ -58,11 +58,13 @@ class OlmoSpec(_Spec):
 
 
 class Olmo2Spec(_Spec):
+    heads_normed_together = "gathered"
     can = Abilities(gguf=True, graph="olmo-2")
     cached = True
 
 
 class Olmo3Spec(_Spec, WindowedSpec):
+    heads_normed_together = "gathered"
     can = Abilities(gguf=True, graph="olmo-2")
     default_period = 4
 

@@ -24,6 +24,7 @@ from estimator.families.spec import Size
 
 
 class OlmoeSpec(LlamaSpec, MoeSpec):
+    heads_normed_together = "gathered"
     can = Abilities(gguf=True, graph="olmoe", routing="not normalized")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "clip_qkv": (None,)}

@@ -98,6 +98,9 @@ class ModelSpec(BaseModel):
     """Of what hears, parts of the names of parameters that vLLM holds in float32."""
     indexers_turn_alike: ClassVar[bool] = False
     """Whether an indexer turns its keys in the order that attention does, so that servers have one table for both."""
+    heads_normed_together: ClassVar[Literal["reduced", "gathered"] | None] = None
+    """How tensor-parallel ranks of a server normalise queries and keys over all heads, of which each has a part: they sum squares
+    (vllm/model_executor/layers/mamba/linear_attn.py, `MiniMaxText01RMSNormTP`), or gather both (models/olmo2.py, olmoe.py)."""
     embeds: ClassVar[bool] = False
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 from pydantic import BaseModel, ConfigDict
 
@@ -79,10 +79,15 @@ class Accelerator(BaseModel):
 
 def accelerator(name: str) -> Accelerator:
     """The accelerator of a name or alias; `UnknownName` if there is none."""
-    found = naming.card(naming.with_units(words(name)))
+    found = _called(name)
     if found is None:
         raise catalogue.unknown((FOLDER,), name, "gpu")
     return _read(found)
+
+
+@lru_cache(maxsize=512)
+def _called(name: str) -> str | None:
+    return naming.card(naming.with_units(words(name)))
 
 
 @cache

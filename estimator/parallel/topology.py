@@ -139,15 +139,15 @@ def tensor_degrees(spec: ModelSpec) -> list[int]:
 
 
 def _check_heads(tensor: int, spec: ModelSpec) -> None:
-    degrees = tensor_degrees(spec)
+    degrees, text = tensor_degrees(spec), spec.language_model
     if tensor in degrees:
         return
-    if not isinstance(spec, DecoderSpec):
+    if not isinstance(text, DecoderSpec) or not spec.cache_layers:
         raise NotModelled(f"tensor parallelism of {spec.model_type} models is not modelled yet", "parallelism.tensor")
-    pipeline = f" or pipeline: {tensor}" if tensor <= spec.num_hidden_layers else ""
+    pipeline = f" or pipeline: {tensor}" if tensor <= text.num_hidden_layers else ""
     raise Contradiction(
-        f"{spec.num_attention_heads} attention heads ({spec.num_key_value_heads} for keys and values) and a feed-forward size of "
-        f"{spec.intermediate_size} do not divide by {tensor}; use tensor: {', '.join(map(str, degrees))}{pipeline}",
+        f"{text.num_attention_heads} attention heads ({text.num_key_value_heads} for keys and values) and a feed-forward size of "
+        f"{text.intermediate_size} do not divide by {tensor}; use tensor: {', '.join(map(str, degrees))}{pipeline}",
         "parallelism.tensor",
     )
 

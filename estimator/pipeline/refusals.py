@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job
 from estimator.contract.job.training import SENSING
+from estimator.families import FAMILIES
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.accelerator import accelerator
@@ -121,8 +124,11 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
 def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
     """Raise `NotModelled` for what torch is not asked to count of a model that no family describes."""
     if job.task == "serve":
+        text = spec.config().get("text_config")
+        kind = text.get("model_type") if isinstance(text, Mapping) else None
+        part = f": of its language model ({kind}) it is, write what its text_config says" if kind in FAMILIES else ""
         raise NotModelled(
-            f"{spec.refusal}: what serving it takes is not known. Write task: train, or a model of one",
+            f"{spec.refusal}: what serving it takes is not known. Write task: train, or a model of one{part}",
             "task",
         )
     refuse_without_torch(spec)

@@ -18,6 +18,7 @@ from estimator.families.cache_layers import CacheLayer, indexer_bytes
 from estimator.families.spec import DecoderSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import parts
+from estimator.serving.activations import HEADS
 from estimator.serving.drafts import Drafter, draft_cache, draft_tensors
 from estimator.serving.engine import compute_type
 from estimator.serving.engines import drafter_of
@@ -29,6 +30,7 @@ from estimator.tape.gpu import Gpu
 from estimator.tape.tape import EXPERTS, PACKED, Slot, Tape
 
 FLOAT32 = 4
+BLACKWELL = (10, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +224,24 @@ class _Pass:
         self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
         cached = tokens.sequences * seen * mine * (layer.key_size + layer.value_size) * stored
         wide = layer.value_size or size
-        flops = 2 * tokens.all * heads * seen * (size + wide)
         whole = tokens.each == tokens.length
+        heads = self.filled_up(layer, heads) if whole else heads
+        flops = 2 * tokens.all * heads * seen * (size + wide)
         causal = int(tokens.each > 1 and whole and seen == tokens.length)
         queries = tokens.each if whole else 1  # those of one sequence read its cache once
         form = (heads * tokens.sequences, queries, seen, size, causal), self.dtype
         name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"
         self.tape.compute(name, flops, round(cached + 2 * tokens.all * heads * size * self.dtype.itemsize), form)
+
+    def filled_up(self, layer: CacheLayer, heads: int) -> int:
+        """Heads of a kernel that reads a prompt: FlashMLA's come in multiples, for compressed keys and the window beside them
+        and, on Hopper, for the keys that an indexer picks (vllm/v1/attention/backends/mla/flashmla_sparse.py, `prefill_padding`;
+        sglang/srt/layers/attention/dsa_backend.py, `required_padding`). On Blackwell those are read by TensorRT-LLM's kernels,
+        and with no more tokens than are picked by those that read all."""
+        picked = layer.kind == "latent" and layer.tokens and self.tokens.length > layer.tokens
+        if self.beside or (picked and not self.tape.gpu.at_least(BLACKWELL)):
+            return -(-heads // HEADS) * HEADS
+        return heads
 
     def seen(self, layer: CacheLayer) -> int:
         """Keys that a token sees of a layer's cache: of compressed ones, of which there are more and more as a prompt is read, in

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from estimator.families import build_model, heads
+from estimator.contract.job import Serving
+from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.tape import dtypes
@@ -12,6 +13,25 @@ from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
 from estimator.tape.tensor import empty
+
+T = TypeVar("T")
+
+
+class Lately(Generic[T]):
+    """What was worked out last of a job's settings and a model, for whoever asks of the same objects next."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Serving, ModelSpec, object, Gpu, T] | None = None
+
+    def keep(self, found: T, serving: Serving, spec: ModelSpec, ranks: object, gpu: Gpu) -> None:
+        self._last = serving, spec, ranks, gpu, found
+
+    def known(self, serving: Serving, spec: ModelSpec, ranks: object, gpu: Gpu) -> T | None:
+        """None where it is of others."""
+        if self._last is None:
+            return None
+        asked, model, place, card, found = self._last
+        return found if asked is serving and model is spec and (place, card) == (ranks, gpu) else None
 
 
 class Passing(NamedTuple):
@@ -24,9 +44,8 @@ class Passing(NamedTuple):
 
 def laid_out(spec: ModelSpec, plain: DType, gpu: Gpu, weights: int, cache: int, passing: Passing) -> Builder:
     """What one rank's GPU holds, in bytes."""
-    tape, counted = Tape(gpu, step=1), Builder(Tape(), plain, served=True)
-    build_model(spec, counted, next(iter(heads(spec.model_type))))
-    build = Builder(tape, plain, served=True, parameters=counted.parameters)
+    tape = Tape(gpu, step=1)
+    build = Builder(tape, plain, served=True, parameters=list(parameters(spec)))
     tape.begin("load")
     alive = []
     for component, nbytes, name in ((PARAMETER, weights, "weights"), (KV_CACHE, cache, "kv_cache")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -162,7 +162,13 @@ def folders() -> catalogue.Folders:
 
 def usual_folder() -> Path:
     """Where the user's own specs are unless the variable names other folders."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "willitfit" / "specs"
+    return _within(os.environ.get("XDG_CONFIG_HOME") or "~/.config", os.environ.get("HOME"))
+
+
+@lru_cache(maxsize=8)
+def _within(configuration: str, home: str | None) -> Path:
+    """Of a folder of configuration, which a `home` may stand in."""
+    return Path(configuration).expanduser() / "willitfit" / "specs"
 
 
 def own_folder() -> Path:

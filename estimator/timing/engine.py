@@ -31,6 +31,8 @@ from estimator.timing.passes import LAUNCHES, Parts
 from estimator.timing.step import efficiencies
 from estimator.timing.times import Done, answered
 
+SQUARES = 8
+"""Bytes of a token: the sums of the squares of its queries and of its keys, in float32."""
 ALL_REDUCE = Path(__file__).parent / "all_reduce.yaml"
 WEIGHTS, CACHE, REDUCED, SCHEDULING = "reading weights", "reading the cache", "all-reduce (tensor)", "scheduling"
 JOINED, NORM = "add", "rms_norm"
@@ -135,13 +137,19 @@ def exchanged(job: Job, spec: DecoderSpec, wires: Wires, phase: str, itemsize: i
 
 def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
     """What tensor-parallel ranks exchange in a pass: embeddings and, twice in each layer, hidden states are reduced (vLLM's
-    `VocabParallelEmbedding` and `RowParallelLinear`), and the logits gathered."""
-    ranks = wires.place.tensor
+    `VocabParallelEmbedding` and `RowParallelLinear`), the logits gathered, and what a norm over all heads needs of each."""
+    ranks, layers = wires.place.tensor, spec.num_hidden_layers
     if ranks == 1:
         return 0.0
     hidden = reduced_seconds(wires, ranks, tokens * spec.hidden_size * itemsize)
     logits = sequences * spec.vocab_size * itemsize
-    return (2 * spec.num_hidden_layers + 1) * hidden + wires.collective("all_gather", logits, "tensor", ranks)
+    found = (2 * layers + 1) * hidden + wires.collective("all_gather", logits, "tensor", ranks)
+    if spec.heads_normed_together == "reduced":
+        found += layers * reduced_seconds(wires, ranks, tokens * SQUARES)
+    elif spec.heads_normed_together == "gathered":
+        for heads in (spec.num_attention_heads, spec.num_key_value_heads):
+            found += layers * wires.collective("all_gather", tokens * heads * spec.head_dim * itemsize, "tensor", ranks)
+    return found
 
 
 def steps_of(tokens: int, phase: str) -> int:

@@ -98,7 +98,7 @@ def test_a_prompt_is_read_before_its_first_token_came(model: str, gpus: int, gpu
     docs_new/src/snippets/configs/deepseek-ai/deepseek-v4-benchmarks.jsx @0858700)."""
     answer = asked("sglang", model, gpus, gpu, prompt_length=8192, output_length=1024)
     assert answer.serving is not None
-    assert 0.4 < answer.serving.time_to_first_token_seconds / measured < 0.95
+    assert 0.5 < answer.serving.time_to_first_token_seconds / measured < 1
 
 
 def test_one_kernel_reads_a_window_and_the_compressed_keys_beside_it() -> None:

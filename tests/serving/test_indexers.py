@@ -123,3 +123,14 @@ def test_indexers_that_pick_blocks_have_keys_without_scales(of: str, gpu: str, g
     assert found.memory.kv_cache.bytes_per_token == token
     parts = {each.name: each.shape[0] for each in held(resolve("minimax-m3-text").spec, 8) if ".indexer." in each.name}
     assert parts["self_attn.indexer.q_proj"] == parts["self_attn.indexer.k_proj"] == 128
+
+
+@pytest.mark.parametrize(("gpu", "gpus", "measured"), [("h200", 8, 0.662), ("b200", 8, 0.334), ("gb300", 4, 0.393)])
+def test_a_prompt_is_read_in_about_the_time_in_which_its_first_token_came(gpu: str, gpus: int, measured: float) -> None:
+    """8192 tokens, one request at a time (sgl-project/sglang docs_new/src/snippets/configs/zai-org/glm-5.2-benchmarks.jsx
+    @00081a0). On Hopper 8 heads of a rank take as long as 64."""
+    found = asked("sglang", "zai-org/GLM-5.2-FP8", gpus, gpu, prompt_length=8192, output_length=1024).serving
+    assert found is not None
+    assert 0.75 < found.time_to_first_token_seconds / measured < 1.1
+    parts = {part.name: part.seconds for part in found.prefill.parts}
+    assert (parts["attention"] > 0.3 * found.prefill.step_seconds) is (gpu == "h200")

@@ -18,8 +18,10 @@ from estimator.serving.kernels import trace_kernels
 from estimator.serving.speed import trace_speed
 from estimator.specs.published import model_folder
 from estimator.tape.tape import EXPERTS, Tape
-from estimator.timing.engine import seconds_of
+from estimator.timing.engine import between_ranks, seconds_of
+from estimator.timing.exchange import Wires
 from estimator.timing.kernels import Clock
+from estimator.timing.links import links
 from estimator.timing.measured import curves
 
 
@@ -113,6 +115,20 @@ def test_experts_in_mxfp4_times_numbers_in_mxfp8() -> None:
     assert seconds(card="b200", moe_mxfp8=True) < 0.7 * seconds(card="b200")
     assert seconds(card="h100", moe_mxfp8=True) == seconds(card="h100")
     assert seconds(card="b200", engine="sglang") < seconds(card="b200")
+
+
+@pytest.mark.parametrize(("model", "least"), [("minimax-m2", 1.25), ("olmo-2-32b", 1.9)])
+def test_ranks_exchange_what_a_norm_over_all_heads_needs(model: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third exchange in each layer, of sums of squares, which take nearly as long as few tokens' hidden states; or two, of
+    queries and keys, which are gathered."""
+
+    run = played(asked(model, "h200", 8), False)
+    spec, card = run.model.spec, accelerator("h200")
+    assert isinstance(spec, DecoderSpec)
+    wires = Wires(curves("h200"), links(run.job.hardware, card), run.place)
+    with_norms = between_ranks(spec, wires, 8, 8, 2)
+    monkeypatch.setattr(type(spec), "heads_normed_together", None)
+    assert with_norms > least * between_ranks(spec, wires, 8, 8, 2)
 
 
 def test_a_step_reads_more_of_a_mixture_with_more_sequences() -> None:

@@ -6,6 +6,7 @@ After llama.cpp's src/llama-model.cpp (`load_tensors`), src/llama-model-loader.c
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable
 from fractions import Fraction
@@ -17,6 +18,8 @@ from estimator.contract.patterns import Pattern, pattern
 
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` and `--n-cpu-moe` leave in the host's memory (common/common.h, `LLM_FFN_EXPS_REGEX`)."""
+OF_A_LAYER = re.compile(rf"blk\.(\d+){EXPERTS}")
+"""Those of a layer, of which `--n-cpu-moe` leaves the first layers'."""
 ON_HOST = "CPU"
 MOST_DEVICES = 16
 """GPUs that it is built for (ggml/include/ggml-cuda.h, `GGML_CUDA_MAX_DEVICES`)."""
@@ -35,24 +38,24 @@ def layer_devices(serving: Serving, layers: int, gpus: int) -> tuple[int, ...]:
 
 
 def rules(serving: Serving, gpus: int) -> list[tuple[Pattern, int]]:
-    """Patterns of names, in the order in which they are tried, and where what they match lies."""
+    """Patterns of names, in the order in which they are tried, and where what they match lies; those of single layers apart."""
     found = []
     for text in serving.override_tensor or []:
         name, _, place = text.rpartition("=")
         found.append((pattern(name), gpus if place.upper() == ON_HOST else int(place[4:])))
     if serving.cpu_moe:
         found.append((pattern(EXPERTS), gpus))
-    for layer in range(serving.n_cpu_moe or 0):
-        found.append((pattern(rf"blk\.{layer}{EXPERTS}"), gpus))
     return found
 
 
 def overridden(serving: Serving, layers: int, gpus: int) -> Callable[[str], int | None]:
     """Where a tensor of a name is told to lie; None where nothing is said of it."""
-    tried = rules(serving, gpus)
+    tried, first = rules(serving, gpus), serving.n_cpu_moe or 0
 
     def found(name: str) -> int | None:
-        return next((place for each, place in tried if each.found(name)), None)
+        place = next((place for each, place in tried if each.found(name)), None)
+        of_layer = OF_A_LAYER.search(name) if first and place is None else None
+        return gpus if of_layer and int(of_layer[1]) < first else place
 
     return found
 

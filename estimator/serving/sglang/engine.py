@@ -16,11 +16,11 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
 from estimator.serving.engine import BETWEEN_NODES, DERIVED, WHOLE, Default, Engine, Logged, compute_type, pooled_advice, stored
-from estimator.serving.layout import Passing, laid_out
+from estimator.serving.layout import Lately, Passing, laid_out
 from estimator.serving.sglang import compressed, settings, speculation
 from estimator.serving.sglang.backend import check_backend, runs_modules, tokens_at_once
 from estimator.serving.sglang.compressed import check_compressed
-from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
+from estimator.serving.sglang.plan import Sized, engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.sglang.ranks import check_ranks, ranks_of, said
 from estimator.serving.tensors import held
 from estimator.serving.weights import LOADED, check_format
@@ -75,11 +75,16 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     check_format(asked, any(each.kind == "experts" for each in held(spec)), "SGLang")
 
 
+LATELY: Lately[Sized] = Lately()
+
+
 def trace_sglang(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
     """What one rank's GPU holds."""
     check(job, spec, place)
     plain = compute_type(job.serving)
-    found = sized(job.serving, spec, ranks_of(job.serving, place), plain, gpu)
+    ranks = ranks_of(job.serving, place)
+    found = sized(job.serving, spec, ranks, plain, gpu)
+    LATELY.keep(found, job.serving, spec, ranks, gpu)
     build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
     if job.hardware.nodes > 1:
         build.tape.remarks[BETWEEN_NODES] = None
@@ -89,7 +94,8 @@ def trace_sglang(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: obj
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """What it logs when it starts, and its pools."""
     asked, plain, ranks = job.serving, compute_type(job.serving), ranks_of(job.serving, place)
-    stages = [sized(asked, spec, ranks_of(asked, place, stage), plain, gpu) for stage in range(place.pipeline)]
+    places = [ranks_of(asked, place, stage) for stage in range(place.pipeline)]
+    stages = [LATELY.known(asked, spec, at, gpu) or sized(asked, spec, at, plain, gpu) for at in places]
     logged = engine_memory(stages, asked, spec, ranks, card, gpu)
     return logged, kv_cache(stages[place.stage], asked, logged, ranks, card, gpu)
 
@@ -97,7 +103,8 @@ def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu)
 def beside(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Overhead:
     """What is gone before the weights, and what it leaves free."""
     ranks = ranks_of(job.serving, place)
-    found = sized(job.serving, spec, ranks, compute_type(job.serving), gpu)
+    known = LATELY.known(job.serving, spec, ranks, gpu)
+    found = known or sized(job.serving, spec, ranks, compute_type(job.serving), gpu)
     return overhead(job, spec, ranks, found.activations, gpu)
 
 

@@ -55,7 +55,7 @@ class Sized:
 def sized(serving: Serving, spec: ModelSpec, ranks: Ranks, plain: DType, gpu: Gpu) -> Sized:
     """What a job's engine, with its defaults, needs on one rank."""
     here = stage_layers(spec.language_model.num_hidden_layers, ranks.stage) if ranks.stage[1] > 1 else None
-    each = cells(spec, serving, ranks.attention, gpu.exact[0] == BLACKWELL, here)
+    each = cells(spec, serving, ranks.attention, gpu.capability[0] == BLACKWELL, here)
     draft = draft_bytes(serving, spec, ranks.tensor, plain, gpu)
     weights = weights_bytes(serving, spec, ranks, plain, gpu) + draft
     pictures = pictures_bytes(serving.engine_version, spec)
@@ -81,7 +81,7 @@ def _taken(ranks: Ranks, gpu: Gpu) -> dict[str, tuple[int, int, int]]:
     """What is gone before the first weight is loaded: expected, at least and at most."""
     found = {"cuda_context": outside()["cuda_context"]}
     if ranks.tensor * ranks.stage[1] > 1:
-        found["process_groups"] = facts()["process_groups" if gpu.exact[0] in FUSED else "process_groups_others"]
+        found["process_groups"] = facts()["process_groups" if gpu.capability[0] in FUSED else "process_groups_others"]
     return {name: (round(fact.value * MIB), round(fact.low * MIB), round(fact.high * MIB)) for name, fact in found.items()}
 
 

@@ -53,7 +53,7 @@ def _mxfp4(each: Held, gpu: Gpu) -> Iterator[int]:
     """Bytes of the codes and of the scales of a tensor of experts [experts, out, in]: on the data centres' Blackwell for
     TensorRT-LLM's own kernels, on others for CUTLASS's; before, as they are stored, for Triton's."""
     experts, outputs, inputs = each.shape
-    first, own = each.end == "gate_up_proj", gpu.exact[0] == DATA_CENTRE
+    first, own = each.end == "gate_up_proj", gpu.capability[0] == DATA_CENTRE
     if gpu.at_least(BLACKWELL):
         if first:
             outputs, inputs = 2 * _up(outputs // 2, WIDTH), _up(inputs, HIDDEN if own else WIDTH)

@@ -31,7 +31,7 @@ def beside(serving: Serving, place: Topology, gpu: Gpu) -> dict[str, Beside]:
     version = release(serving.engine_version)
     name = "non_torch" if version >= MORE_OUTSIDE else "non_torch_before"
     if place.tensor * replicas(serving, place) > 1:
-        fused = gpu.exact[0] in FUSED
+        fused = gpu.capability[0] in FUSED
         name = name.replace("non_torch", "non_torch_tensor_parallel") if fused else "non_torch_tensor_parallel_others"
     elif place.pipeline > 1:
         name = "non_torch_pipeline"

@@ -16,12 +16,12 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.serving.engine import BETWEEN_NODES, DERIVED, WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
-from estimator.serving.layout import Passing, laid_out
+from estimator.serving.layout import Lately, Passing, laid_out
 from estimator.serving.tensors import check_output_groups, held
 from estimator.serving.vllm import settings
 from estimator.serving.vllm.adapters import check_adapters, said
 from estimator.serving.vllm.packed import BLOCK
-from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
+from estimator.serving.vllm.plan import Sized, engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.vllm.speculation import check_speculation, drafter_of
@@ -101,11 +101,15 @@ def check_stages(spec: ModelSpec, place: Topology) -> None:
         )
 
 
+LATELY: Lately[Sized] = Lately()
+
+
 def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
     """What one rank's GPU holds."""
     check(job, spec, place)
     plain = compute_type(job.serving)
     found = sized(job.serving, spec, place, plain, gpu)
+    LATELY.keep(found, job.serving, spec, place, gpu)
     build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
     if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
         build.tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
@@ -119,9 +123,10 @@ def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: objec
 
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """What it logs when it starts, and its cache."""
-    stages = [
-        sized(job.serving, spec, replace(place, stage=stage), compute_type(job.serving), gpu) for stage in range(place.pipeline)
-    ]
+    plain, stages = compute_type(job.serving), []
+    for stage in range(place.pipeline):
+        at = replace(place, stage=stage)
+        stages.append(LATELY.known(job.serving, spec, at, gpu) or sized(job.serving, spec, at, plain, gpu))
     found = stages[place.stage]
     logged = engine_memory(found, stages, job.serving, spec, place, card, gpu)
     return logged, kv_cache(found, job.serving, logged, place, card, gpu)

@@ -60,7 +60,7 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     assert serving.max_num_seqs
     version, stage = release(serving.engine_version), (place.stage, place.pipeline)
     tokens = serving.max_num_batched_tokens
-    scaled = gpu.exact[0] != BLACKWELL
+    scaled = gpu.capability[0] != BLACKWELL
     run = Pass(
         tokens,
         min(tokens, serving.max_num_seqs),
