@@ -99,7 +99,9 @@ def time_bar(answer: Answer) -> Markup:
     """Where the time of a step goes."""
     shapes = "".join(_time_shapes(time_parts(answer)))
     return (
-        Markup(f'<svg class="bar time" role="img" aria-label="where the time of a step goes">{shapes}</svg>') if shapes else Markup("")
+        Markup(f'<svg class="bar time" role="img" aria-label="where the time of a step goes">{shapes}</svg>')
+        if shapes
+        else Markup("")
     )
 
 
