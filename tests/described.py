@@ -132,18 +132,26 @@ def request(rng: random.Random) -> tuple[Drawn, str]:
     return (method.upper(), at, query, body), path
 
 
-def wrong(path: str, method: str, answer: httpx.Response) -> str:
-    """How an answer is not as the document says; empty where it is."""
-    said = DOCUMENT["paths"][path][method.lower()]["responses"].get(str(answer.status_code))
+def wrong(path: str, method: str, status: int, kind: str, content: bytes) -> str:
+    """How an answer is not as the document says; empty where it is. `kind`: its Content-Type."""
+    said = DOCUMENT["paths"][path][method.lower()]["responses"].get(str(status))
     if said is None:
-        return f"the document has no {answer.status_code}"
-    media = answer.headers.get("content-type", "").partition(";")[0]
+        return f"the document has no {status}"
+    media = kind.partition(";")[0]
     if said.get("content") and media not in said["content"]:
-        return f"{answer.status_code} with {media or 'no media type'}"
-    if not media.endswith("json") or not said.get("content"):
+        return f"{status} with {media or 'no media type'}"
+    if media not in ("application/json", "application/problem+json") or not said.get("content"):
         return ""
-    error = next(of_route(method, path, answer.status_code).iter_errors(answer.json()), None)
-    return "" if error is None else f"{answer.status_code}: {'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
+    try:
+        found = json.loads(content, parse_constant=_no_number)
+    except ValueError as unread:
+        return f"{status}: {unread}"
+    error = next(of_route(method, path, status).iter_errors(found), None)
+    return "" if error is None else f"{status}: {'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 async def ask(address: str, seconds: float, clients: int, seed: int) -> int:
@@ -162,7 +170,7 @@ async def ask(address: str, seconds: float, clients: int, seed: int) -> int:
                 continue
             slowest = max(slowest, time.monotonic() - begun)
             seen[answer.status_code] += 1
-            found = wrong(path, method, answer)
+            found = wrong(path, method, answer.status_code, answer.headers.get("content-type", ""), answer.content)
             if found and (path, found[:40]) not in kinds:
                 kinds.add((path, found[:40]))
                 print(found, method, at, query, (body or b"")[:1500].decode(), answer.text[:300], sep="\n  ", flush=True)

@@ -34,7 +34,7 @@ class Part(NamedTuple):
     @property
     def title(self) -> str:
         """What it is called."""
-        return self.key.replace("_", " ") if self.key.startswith("nccl_") else meaning(self.key).title
+        return f"NCCL {self.key[5:]}".replace("_", " ") if self.key.startswith("nccl_") else meaning(self.key).title
 
 
 def components(memory: Memory) -> list[Part]:
@@ -99,7 +99,9 @@ def time_bar(answer: Answer) -> Markup:
     """Where the time of a step goes."""
     shapes = "".join(_time_shapes(time_parts(answer)))
     return (
-        Markup(f'<svg class="bar" role="img" aria-label="where the time of a step goes">{shapes}</svg>') if shapes else Markup("")
+        Markup(f'<svg class="bar time" role="img" aria-label="where the time of a step goes">{shapes}</svg>')
+        if shapes
+        else Markup("")
     )
 
 

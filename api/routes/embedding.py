@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from html import escape
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -29,6 +29,11 @@ PAGES = ("", "embed")
 """Pages of this service whose answers can be embedded."""
 
 NOT_JSON: dict[int | str, dict[str, str]] = {501: {"description": "asked for in another form than JSON"}}
+PICTURE: dict[str, Any] = {"image/svg+xml": {}}
+PICTURED: dict[int | str, dict[str, Any]] = {
+    status: {**said, "content": said["content"] | PICTURE} for status, said in documentation.answers(None).items()
+} | {200: {"description": "a picture", "content": PICTURE}}
+"""A picture also where the question is not answered, unless the request is none."""
 
 
 class Embedded(BaseModel):
@@ -48,7 +53,7 @@ class Embedded(BaseModel):
 @router.get(
     "/badge.svg",
     response_class=Response,
-    responses=documentation.answers(None) | {200: {"description": "a picture", "content": {"image/svg+xml": {}}}},
+    responses=PICTURED,
     openapi_extra=documentation.BADGE_QUERY,
 )
 async def badge_svg(request: Request) -> Response:

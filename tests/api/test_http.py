@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,6 +20,7 @@ from api.settings import Settings, read, settings
 from estimator import estimate
 from estimator.cli.commands import COMMANDS
 from estimator.contract.errors import InvalidValue
+from tests.described import request, wrong
 from tests.jobs import ROOT
 
 client = TestClient(app, raise_server_exceptions=False)
@@ -204,3 +206,31 @@ def test_the_documents_name_every_setting_route_command_and_tool() -> None:
             module, _, attribute = f"estimator.{name}".rpartition(".")
             if not module.startswith("estimator.verify"):
                 assert hasattr(import_module(module), attribute), name
+
+
+COSTLY = re.compile("/v1/(plan|which|fitting|replicas|limit|budget|sweep|what-if|fix|diff)")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_requests_are_answered_as_the_document_says(seed: int) -> None:
+    rng = random.Random(seed)
+    (method, at, query, body), path = request(rng)
+    while COSTLY.match(path):
+        (method, at, query, body), path = request(rng)
+    answer = client.request(method, at, params=query, content=body)
+    assert not wrong(path, method, answer.status_code, answer.headers.get("content-type", ""), answer.content)
+
+
+@pytest.mark.parametrize(
+    ("status", "media", "content", "says"),
+    [
+        (200, "application/json", b'{"status": "ok"}', ""),
+        (500, "application/json", b"{}", "no 500"),
+        (200, "text/html", b"", "with text/html"),
+        (200, "application/json", b"NaN", "no JSON"),
+        (200, "application/json", b'{"status": 1}', "is not of type"),
+    ],
+)
+def test_an_answer_that_is_not_as_the_document_says_is_told(status: int, media: str, content: bytes, says: str) -> None:
+    found = wrong("/livez", "GET", status, media, content)
+    assert says in found if says else not found

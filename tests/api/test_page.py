@@ -403,7 +403,7 @@ def test_the_form_keeps_what_was_asked() -> None:
         ("/which?model=gpt2&within=soon", 422, "write 24h"),
         ("/models?task=serve", 422, "give the hardware"),
         (f"/compare?{JOB}&b.on=nothing", 404, "nothing"),
-        ("/?model=mine-9b&on=24GB", 404, "Paste what its config.json says into the field Model"),
+        ("/?model=mine-9b&on=24GB", 404, "It goes into the field Model"),
         ("/?model=gpt2&on=rtx4900", 404, "can be given by its memory"),
         ("/?model={&on=24GB", 422, "model: is not JSON"),
     ],
