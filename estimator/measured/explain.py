@@ -53,9 +53,11 @@ def explain(
     asked = given.model_dump(exclude_unset=True)
     run = played(given, allow_files)
     found = compare(run, record)
-    hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
+    hypotheses = [] if found.same else list(_hypotheses(found, record, asked, allow_files))
     said = list(refused(found, record))
-    ranked = sorted([*too_large(found, record), *said, *hypotheses, *said_by_record(found, record)], key=_rank)[:NAMED]
+    large = list(too_large(found, record))
+    so = [] if large else list(_too_large_so(hypotheses, record, asked, allow_files))
+    ranked = sorted([*large, *said, *hypotheses, *so, *said_by_record(found, record)], key=_rank)[:NAMED]
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -113,6 +115,15 @@ def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: boo
             yield one
 
 
+def _too_large_so(hypotheses: list[Hypothesis], record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
+    """Where the job would fit as it is written, but ran in a way that explains the record and needs more than the card has."""
+    for one in hypotheses:
+        if one.explains and one.change:
+            tried = compare(played(_changed(asked, one.change), allow_files), record)
+            yield from too_large(tried, record, f"the job as it ran ({one.text})")
+            return
+
+
 def _older_foreach(found: Compared, record: Record) -> Iterator[Hypothesis]:
     """Until torch 2.1 Adam and AdamW made two lists of temporaries, roots and then denominators, where one is made now
     (https://github.com/pytorch/pytorch/issues/97712): the second one, of the same sizes, grows where the first is held whole."""
@@ -129,6 +140,8 @@ def _older_foreach(found: Compared, record: Record) -> Iterator[Hypothesis]:
     said = f"a torch before 2.1, whose foreach optimizer holds two lists of temporaries: {gib(first)} more"
     if one := _tried(Reason("optimizer", said, {}), tried, found, record):
         yield one
+        if one.explains:
+            yield from too_large(found, record, "the job with these", first)
 
 
 def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> Hypothesis | None:
