@@ -57,7 +57,8 @@ def explain(
     said = list(refused(found, record))
     large = list(too_large(found, record))
     so = [] if large else list(_too_large_so(hypotheses, record, asked, allow_files))
-    ranked = sorted([*large, *said, *hypotheses, *so, *said_by_record(found, record)], key=_rank)[:NAMED]
+    ranked = sorted([*large, *said, *hypotheses, *said_by_record(found, record)], key=_rank)
+    ranked = [*ranked[: NAMED - len(so)], *so]  # what follows from a reason comes after all of them
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -140,8 +141,6 @@ def _older_foreach(found: Compared, record: Record) -> Iterator[Hypothesis]:
     said = f"a torch before 2.1, whose foreach optimizer holds two lists of temporaries: {gib(first)} more"
     if one := _tried(Reason("optimizer", said, {}), tried, found, record):
         yield one
-        if one.explains:
-            yield from too_large(found, record, "the job with these", first)
 
 
 def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> Hypothesis | None:

@@ -86,9 +86,8 @@ def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
         yield of_record("fragmentation", text, idle - expected, 0.0)
 
 
-def too_large(found: Compared, record: Record, what: str = "the job as it is written", more: int = 0) -> Iterator[Hypothesis]:
-    """The job as it is written needs more than the card has: nothing has to differ for an allocation to fail. `what`: another
-    job, with so many bytes `more`."""
+def too_large(found: Compared, record: Record, what: str = "the job as it is written") -> Iterator[Hypothesis]:
+    """The job as it is written needs more than the card has: nothing has to differ for an allocation to fail. `what`: another."""
     capacity, memory = record.amounts.get("capacity"), found.memory
     if record.kind != FAILED or capacity is None:
         return
@@ -98,7 +97,7 @@ def too_large(found: Compared, record: Record, what: str = "the job as it is wri
             text = f"the weights alone need {gib(weights)} of {gib(capacity.bytes)}"
             yield of_record("too-large", text, weights - capacity.bytes, 1.0)
         return
-    needed = memory.total_bytes + more
+    needed = memory.total_bytes
     if needed <= capacity.bytes:
         return
     parts = sorted(memory.at_peak.items(), key=lambda part: -part[1])[:2]

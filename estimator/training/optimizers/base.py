@@ -13,8 +13,8 @@ from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
-from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Tape
-from estimator.tape.tensor import Storage, Tensor, empty
+from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Storage, Tape
+from estimator.tape.tensor import Tensor, empty
 
 State = list[Tensor]
 Step = Callable[[Tape, list[Parameter]], None]
