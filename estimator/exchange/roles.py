@@ -1,17 +1,18 @@
 """Runs of several models on the same GPUs, each sharded: of them `estimate` follows the one that learns, and what the others keep
-there meanwhile is memory that others hold.
+there meanwhile is memory that others hold; so are adapters on what no linear layer has.
 
 What they take while it is their turn (a generation, a pass that only scores) is not in the answer, as each reader says.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 from estimator.contract.errors import WillItFitError
 from estimator.contract.units import gib
 from estimator.exchange.configuration import Configuration
-from estimator.families import count
+from estimator.families import count, parameters
 from estimator.families.other import OtherSpec
 from estimator.specs.resolve import resolve
 
@@ -30,6 +31,34 @@ def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ran
         gib(found),
         f"what it keeps on each GPU ({bytes_each} bytes a parameter, over {ranks} GPUs), counted as memory that others hold",
     )
+
+
+def on_parameters(conf: Configuration, key: str = "lora_target_parameters") -> None:
+    """Count LoRA's matrices on parameters that no linear layer has, such as a mixture's experts, with their gradients and states.
+
+    PEFT 0.21, tuners/lora/layer.py (`ParamWrapper`): of n experts one pair of matrices, of n times the rank.
+    """
+    names, adapter = conf.names(key), conf.get("training.adapter") or {}
+    if not names or not adapter:
+        return
+    strategy, rank = str(conf.get("parallelism.strategy") or "none"), int(adapter.get("rank") or 8)
+    try:
+        known = parameters(resolve(conf.get("model") or "", conf.around.allow_files).spec)
+    except WillItFitError:
+        known = []
+    wanted = [one for one in known if any(f".{one.path}".endswith(f".{name}") for name in names)]
+    numbers = sum(one.times * rank * prod(one.tensor.shape[:-2]) * sum(one.tensor.shape[-2:]) for one in wanted)
+    if not numbers or strategy.startswith("zero"):
+        conf.leave(key, f"{', '.join(names)[:60]}: parameters that are no linear layers get no adapter in the answer")
+        return
+    kept, optimizer = 2 if adapter.get("dtype") == "bf16" else 4, str(conf.get("training.optimizer"))
+    states = 2 if "8bit" in optimizer else 0 if "sgd" in optimizer else 2 * kept
+    ranks = conf.gpus if strategy.startswith(("fsdp", "hsdp")) else 1
+    found = -(-numbers * (2 * kept + states) // ranks)
+    conf.put("hardware.in_use", (conf.get("hardware.in_use") or 0) + found)
+    of_what = f"{numbers:,} of LoRA's numbers on {', '.join(names)[:60]}"
+    conf.assume(key, gib(found), f"{of_what}: weights, gradients and states, counted as memory that others hold")
+    conf.leave(key, "what the products of these adapters keep, and the weights that PEFT adds them to, are not in the answer")
 
 
 def parameters_of(model: Any, allow_files: bool) -> int | None:

@@ -9,7 +9,7 @@ from estimator.tape import dtypes, fused
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, alias, empty
-from estimator.tape.views import clone, narrow, reshape
+from estimator.tape.views import contiguous, narrow, reshape
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CausalLoss:
         if not self.shifts_logits:
             _padded, shifted = _moved(labels)
             return self.entropy(reshape(wide, (-1, vocabulary)), reshape(shifted, (-1,)))
-        kept = clone(narrow(wide, 1, wide.shape[1] - 1))  # beside `wide`, which has a name in the original too
+        kept = contiguous(narrow(wide, 1, wide.shape[1] - 1))  # of several sequences a copy, beside `wide`, which has a name, too
         shifted = _without_first(labels)
         return self.entropy(reshape(kept, (-1, vocabulary)), reshape(shifted, (-1,)))
 
@@ -63,7 +63,7 @@ def liger_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
 
 
 def fast_linear_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """fms-acceleration's `lce_forward`: hidden states without their last token, copied."""
-    kept = clone(narrow(hidden, 1, hidden.shape[1] - 1))
+    """fms-acceleration's `lce_forward`: hidden states without their last token, of several sequences a copy."""
+    kept = contiguous(narrow(hidden, 1, hidden.shape[1] - 1))
     shifted = _without_first(labels)
     return fused.linear_cross_entropy(reshape(kept, (-1, kept.shape[-1])), weight, reshape(shifted, (-1,)), in_float32=True)

@@ -53,9 +53,12 @@ def explain(
     asked = given.model_dump(exclude_unset=True)
     run = played(given, allow_files)
     found = compare(run, record)
-    hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
+    hypotheses = [] if found.same else list(_hypotheses(found, record, asked, allow_files))
     said = list(refused(found, record))
-    ranked = sorted([*too_large(found, record), *said, *hypotheses, *said_by_record(found, record)], key=_rank)[:NAMED]
+    large = list(too_large(found, record))
+    so = [] if large else list(_too_large_so(hypotheses, record, asked, allow_files))
+    ranked = sorted([*large, *said, *hypotheses, *said_by_record(found, record)], key=_rank)
+    ranked = [*ranked[: NAMED - len(so)], *so]  # what follows from a reason comes after all of them
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -111,6 +114,15 @@ def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: boo
         tried = compare(found.run, record, found.quantity, pools.bytes)
         if one := _tried(Reason("graph-pool", said, {}), tried, found, record):
             yield one
+
+
+def _too_large_so(hypotheses: list[Hypothesis], record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
+    """Where the job would fit as it is written, but ran in a way that explains the record and needs more than the card has."""
+    for one in hypotheses:
+        if one.explains and one.change:
+            tried = compare(played(_changed(asked, one.change), allow_files), record)
+            yield from too_large(tried, record, f"the job as it ran ({one.text})")
+            return
 
 
 def _older_foreach(found: Compared, record: Record) -> Iterator[Hypothesis]:

@@ -86,8 +86,8 @@ def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
         yield of_record("fragmentation", text, idle - expected, 0.0)
 
 
-def too_large(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """The job as it is written needs more than the card has: nothing has to differ for an allocation to fail."""
+def too_large(found: Compared, record: Record, what: str = "the job as it is written") -> Iterator[Hypothesis]:
+    """The job as it is written needs more than the card has: nothing has to differ for an allocation to fail. `what`: another."""
     capacity, memory = record.amounts.get("capacity"), found.memory
     if record.kind != FAILED or capacity is None:
         return
@@ -97,12 +97,13 @@ def too_large(found: Compared, record: Record) -> Iterator[Hypothesis]:
             text = f"the weights alone need {gib(weights)} of {gib(capacity.bytes)}"
             yield of_record("too-large", text, weights - capacity.bytes, 1.0)
         return
-    if memory.total_bytes <= capacity.bytes:
+    needed = memory.total_bytes
+    if needed <= capacity.bytes:
         return
     parts = sorted(memory.at_peak.items(), key=lambda part: -part[1])[:2]
     said = " and ".join(f"{gib(size)} of {name.replace('_', ' ')}" for name, size in parts)
-    text = f"the job as it is written needs {gib(memory.total_bytes)} of {gib(capacity.bytes)}, with {said} at its peak"
-    yield of_record("too-large", text, memory.total_bytes - capacity.bytes, 1.0)
+    text = f"{what} needs {gib(needed)} of {gib(capacity.bytes)}, with {said} at its peak"
+    yield of_record("too-large", text, needed - capacity.bytes, 1.0)
 
 
 def of_another_card(found: Compared, record: Record) -> str:

@@ -14,6 +14,7 @@ from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange import Surroundings, read
 from estimator.exchange.configuration import Framework, framework
 from estimator.exchange.documents import surroundings
+from estimator.exchange.found import field_of
 from estimator.exchange.patch import Original, original, read_original, replace, unified
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.judged import Judged, judged
@@ -114,7 +115,7 @@ def _fix(search: File, file: Original, name: str, steps: Sequence[Step]) -> Fix:
             Change(
                 field=step.move.field,
                 edits=edits,
-                same_result=step.move.same_result,
+                same_result=step.move.same_result and _sequences(search, after) >= _sequences(search, before),
                 saved_bytes=search.total(before, True) - search.total(after, True),
                 slower=_slower(search, before, after),
             )
@@ -132,6 +133,14 @@ def _fix(search: File, file: Original, name: str, steps: Sequence[Step]) -> Fix:
         slower=_slower(search, first, before),
         patch=unified(name, file.data.decode("utf-8"), file.with_text(before).decode("utf-8")),
     )
+
+
+def _sequences(search: File, text: str) -> int:
+    """Sequences between two steps of the optimizer on each GPU: fewer are another training."""
+    found = search.jobs.get(text)
+    job = found.job if found else {}
+    rows, steps = (field_of(job, f"training.{name}") or 1 for name in ("micro_batch_size", "gradient_accumulation_steps"))
+    return int(rows) * int(steps)
 
 
 def _slower(search: File, before: str, after: str) -> float | None:

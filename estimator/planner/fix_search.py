@@ -43,6 +43,8 @@ class File:
     around: Surroundings
     facts: Framework
     whose: str
+    roomy: bool = False
+    """Whether only what fits with all that cached blocks and the context may take is said to fit."""
     known: dict[tuple[str, bool], Judged | None] = field(default_factory=dict)
     jobs: dict[str, Found | None] = field(default_factory=dict)
 
@@ -62,8 +64,16 @@ class File:
     def fits(self, text: str | None) -> bool:
         """Whether a text's job fits. What does not fit without the allocator's blocks does not with them."""
         return text is not None and all(
-            (found := self.judged(text, reserves)) is not None and bool(found.verdict.fits) for reserves in (False, True)
+            (found := self.judged(text, reserves)) is not None
+            and bool(found.verdict.fits)
+            and not (self.roomy and found.verdict.verdict == "tight")
+            for reserves in (False, True)
         )
+
+    def tight(self, steps: Sequence[Step]) -> bool:
+        """Whether the file fits tightly with steps taken."""
+        found = self.judged(self.edited(steps) or self.text)
+        return found is not None and found.verdict.verdict == "tight"
 
     def opened(self, text: str) -> SettingsText | CommandText:
         """A text of this file in which settings can be changed."""
@@ -123,6 +133,15 @@ class File:
 
 
 def search_fixes(search: File, now: Judged) -> Iterator[list[Step]]:
+    """Fixes, the smallest first; where all of them are tight, the smallest that is not comes last."""
+    found = list(_fixes(search, now))
+    yield from found
+    if found and all(search.tight(steps) for steps in found):
+        search.roomy = True
+        yield from [steps for steps in list(_fixes(search, now))[:1] if steps not in found]
+
+
+def _fixes(search: File, now: Judged) -> Iterator[list[Step]]:
     """Fixes, the smallest first: what computes the same in one change, or in as few as do it together; then other single changes,
     or as few of all together."""
     ladders = {move: steps for move in moves(now.job) if (steps := steps_of(search, move, now))}

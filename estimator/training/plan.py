@@ -43,7 +43,7 @@ from estimator.training.objectives.dropout import without_dropout
 from estimator.training.objectives.ppo import Ppo
 from estimator.training.objectives.refusals import refuse
 from estimator.training.optimizers import Optimizer, optimizer
-from estimator.training.optimizers.base import alike
+from estimator.training.optimizers.base import alike, flattened
 from estimator.training.overrides import precision_of
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
@@ -245,6 +245,8 @@ def _optimizer(job: Job, topology: Topology, precision: Recipe, build: Builder) 
         found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
         return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found
     found = optimizer(training, *weights)
+    if topology.strategy.stage:
+        found = replace(found, step=flattened(found.step))
     if badam.asks(job):
         return badam.in_groups(found)
     if precision.summed and training.optimizer in ("adamw", "adam"):

@@ -134,6 +134,7 @@ LEGAL = [
 SMALLEST = {
     "axolotl": "base_model: gpt2\nadapter: lora\nsequence_len: 256\n",
     "llama-factory": "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ncutoff_len: 256\n",
+    "llama-factory-v1": "model: gpt2\nmodel_class: llm\nmicro_batch_size: 1\npeft_config: {name: lora}\n",
     "ms-swift": "model: gpt2\ntuner_type: lora\nmax_length: 256\n",
     "trl": "model_name_or_path: gpt2\nuse_peft: true\nmax_length: 256\n",
     "litgpt": "checkpoint_dir: checkpoints/gpt2\nlora_r: 8\ntrain: {max_seq_length: 256}\n",

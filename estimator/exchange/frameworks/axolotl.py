@@ -7,7 +7,7 @@ loaders/adapter.py, utils/collators (multipack: the samples of a micro batch are
 from __future__ import annotations
 
 from estimator.contract.errors import InvalidValue, NotModelled
-from estimator.exchange import rollouts, trainer
+from estimator.exchange import roles, rollouts, trainer
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import Configuration
 from estimator.exchange.found import Settings
@@ -40,6 +40,7 @@ def read(conf: Configuration) -> None:
         conf.put("training.trainable", {"lisa": layers})
     trainer.segments(conf, "axolotl's command sets it (utils/__init__.py)", "axolotl")
     spreading.hardware(conf)
+    roles.on_parameters(conf)
 
 
 def _flags(conf: Configuration) -> None:

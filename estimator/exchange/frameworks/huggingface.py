@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from estimator.exchange import rollouts, trainer
+from estimator.exchange import roles, rollouts, trainer
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import Configuration
 
@@ -74,6 +74,7 @@ def read(conf: Configuration) -> None:
     if kind in OBJECTIVES:
         objective(conf, kind)
     spreading.hardware(conf)
+    roles.on_parameters(conf)
 
 
 def _example(conf: Configuration) -> None:

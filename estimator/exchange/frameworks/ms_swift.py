@@ -10,6 +10,7 @@ from typing import Any
 from estimator.exchange import rollouts, trainer
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import Configuration
+from estimator.exchange.frameworks import ms_swift_serving
 
 SEQUENCES = 16
 """Sequences of a step where accumulation is not said."""
@@ -20,6 +21,8 @@ TUNERS = ("lora", "full", "adalora", "vera", "boft", "ia3", "longlora")
 
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
+    if conf.launch.program.rpartition(" ")[2] in ms_swift_serving.COMMANDS:
+        return ms_swift_serving.read(conf)
     trainer.switched_off(conf)
     conf.put("model", conf.text("model"))
     spreading.spread(conf)
@@ -76,6 +79,7 @@ def read(conf: Configuration) -> None:
     _objective(conf)
     trainer.towers(conf, "freeze_llm", "freeze_vit", "freeze_aligner")
     spreading.hardware(conf)
+    return None
 
 
 def _liger(conf: Configuration) -> None:

@@ -144,7 +144,8 @@ def _stages(conf: Configuration) -> None:
     if stages < 2 or (first is None and last is None):
         return
     try:
-        layers = getattr(resolve(conf.get("model") or "", conf.around.allow_files).spec, "num_hidden_layers", None)
+        spec = resolve(conf.get("model") or "", conf.around.allow_files).spec
+        layers = getattr(spec.language_model, "num_hidden_layers", None)
     except WillItFitError:
         layers = None
     between = stages - (first is not None) - (last is not None)

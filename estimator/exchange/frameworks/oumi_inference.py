@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.contract.errors import InvalidValue, NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
-from estimator.exchange.configuration import Configuration, Launch
-from estimator.exchange.frameworks import llama_cpp, vllm
+from estimator.exchange.configuration import Configuration
+from estimator.exchange.frameworks import llama_cpp
+from estimator.exchange.frameworks.engines import delegate
 
 REMOTE = ("REMOTE_VLLM", "SGLANG", "REMOTE", "HUGGING_FACE_ROUTER")
 """Engines that ask a server which is started by another command."""
@@ -26,10 +27,10 @@ def read(conf: Configuration) -> None:
     tokens, answer = conf.whole("model.model_max_length"), conf.whole("generation.max_new_tokens") or ANSWER
     conf.skip("model.attn_implementation", "generation.batch_size")
     if engine == "VLLM":
-        _delegate(conf, "vllm", {"model": name, "max_model_len": tokens, **_of_vllm(conf, wanted)})
+        delegate(conf, "vllm", {"model": name, "max_model_len": tokens, **_of_vllm(conf, wanted)})
     elif engine == "LLAMACPP":
         given = {"model": wanted.get("filename"), "hf_repo": name, "ctx_size": tokens, "n_gpu_layers": llama_cpp.ALL}
-        _delegate(conf, "llama.cpp", {key: value for key, value in given.items() if value})
+        delegate(conf, "llama.cpp", {key: value for key, value in given.items() if value})
     elif engine == "NATIVE":
         conf.put("model", name)
         conf.put("task", "serve")
@@ -65,16 +66,3 @@ def _of_vllm(conf: Configuration, wanted: Any) -> dict[str, Any]:
         said["enable_lora"] = True
         conf.leave("model.adapter_model", "its rank is not in the file: vLLM's own is taken for it")
     return said | ({"language_model_only": True} if wanted.get("language_model_only") else {})
-
-
-def _delegate(conf: Configuration, engine: str, given: dict[str, Any]) -> None:
-    """The job that the engine's own reader makes of what oumi gives it."""
-    if not given.get("model") and not given.get("hf_repo"):
-        raise InvalidValue("it names no model: write model_name", conf.where("model"))
-    inner = Configuration(engine, given, {}, Launch(conf.launch.gpus, conf.launch.nodes), conf.around)
-    {"vllm": vllm.read, "llama.cpp": llama_cpp.read}[engine](inner)
-    found = inner.found()
-    conf.job = dict(found.job)
-    conf.left_out += found.left_out
-    for one in found.assumed:
-        conf.assume(one.key, one.value, one.why)

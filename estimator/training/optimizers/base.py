@@ -6,14 +6,14 @@ A step's events depend only on the parameters' shapes, so it is simulated on the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
-from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Tape
+from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Storage, Tape
 from estimator.tape.tensor import Tensor, empty
 
 State = list[Tensor]
@@ -113,6 +113,21 @@ def multi_tensor(*operations: str) -> Step:
             lists.free(last)
 
     return step
+
+
+def flattened(step: Step) -> Step:
+    """The step over one flat tensor of this rank's parts of all parameters, which is what DeepSpeed gives an optimizer
+    (runtime/zero/stage_1_and_2.py, `single_partition_of_fp32_groups`; stage3.py, `fp32_partitioned_groups_flat`)."""
+
+    def flat(tape: Tape, parameters: list[Parameter]) -> None:
+        if not parameters:
+            return
+        first = parameters[0]
+        elements = sum(p.local.numel * p.times for p in parameters)
+        local = Tensor(Storage(first.local.tape, 0, "partition", filled=False), (elements,), first.local.dtype)
+        step(tape, [replace(first, name="partition", local=local, slot=None)])
+
+    return flat
 
 
 def _dtype_name(parameter: Parameter) -> str:
