@@ -5,6 +5,8 @@ After the `...ForConditionalGeneration` classes of transformers' modeling_voxtra
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import SerializeAsAny
 
 from estimator.families.audio_towers import AudioTowerSpec
@@ -24,6 +26,10 @@ class HearingSpec(SpeakingSpec):
     beside = {"audio_config": AudioTowerSpec}
     tower_field = "audio_config"
     ears = ("model",)
+    one_clip: ClassVar[bool] = False
+    """Whether its processor takes one clip for each text."""
+    mask_of_sound: ClassVar[str] = "feature_attention_mask"
+    """What a batch calls the frames of spectrograms that are of a clip."""
 
     audio_config: SerializeAsAny[AudioTowerSpec]
 

@@ -103,12 +103,12 @@ def between(spec: ProjectedSpec, build: Builder) -> None:
 
 
 class Projector:
-    """Two linear layers (`LlavaMultiModalProjector`)."""
+    """Two linear layers (`LlavaMultiModalProjector`), in what is called `name`."""
 
-    def __init__(self, spec: ProjectedSpec, build: Builder):
+    def __init__(self, spec: ProjectedSpec, build: Builder, name: str = "multi_modal_projector"):
         read, bias = spec.text_config.hidden_size, spec.multimodal_projector_bias
-        self.linear_1 = build.linear("multi_modal_projector.linear_1", spec.seen, read, bias)
-        self.linear_2 = build.linear("multi_modal_projector.linear_2", read, read, bias)
+        self.linear_1 = build.linear(f"{name}.linear_1", spec.seen, read, bias)
+        self.linear_2 = build.linear(f"{name}.linear_2", read, read, bias)
 
     def __call__(self, features: Tensor) -> Tensor:
         hidden = self.linear_1(features)

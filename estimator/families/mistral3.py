@@ -34,6 +34,8 @@ class Mistral3Spec(ProjectedSpec):
     languages: ClassVar[tuple[str, ...]] = ("mistral", "ministral3", "mistral4")
     takes_one_token = False
     modelled = {"projector_hidden_act": ("gelu",)}
+    names: ClassVar[tuple[str, str]] = ("vision_tower", "multi_modal_projector")
+    """Of the tower, and of what follows it."""
 
     vision_feature_layer: int | tuple[int, ...] = -1
     multimodal_projector_bias: bool = False
@@ -86,10 +88,10 @@ class MultiModalProjector:
     """A norm, a linear layer of whole squares, and two more layers (`Mistral3MultiModalProjector`)."""
 
     def __init__(self, spec: Mistral3Spec, build: Builder):
-        size, self.side = spec.vision_config.hidden_size, spec.spatial_merge_size
-        self.norm = build.rms_norm("multi_modal_projector.norm", size)
-        self.merging_layer = build.linear("multi_modal_projector.patch_merger.merging_layer", size * self.side**2, size)
-        self.project = Projector(spec, build)
+        (size, self.side), (_, name) = (spec.vision_config.hidden_size, spec.spatial_merge_size), spec.names
+        self.norm = build.rms_norm(f"{name}.norm", size)
+        self.merging_layer = build.linear(f"{name}.patch_merger.merging_layer", size * self.side**2, size)
+        self.project = Projector(spec, build, name)
 
     def __call__(self, features: Tensor, grid: tuple[int, int]) -> Tensor:
         """Features [patches of all images, width], whose rows and columns are `grid` in each image."""
@@ -123,7 +125,7 @@ class Sight:
         self.spec, self.images = spec, build.images
         assert isinstance(spec.vision_config, PixtralVisionSpec)
         self.tower = spec.vision_config
-        with build.part("model.vision_tower", learns=build.images is not None):
+        with build.part(f"model.{spec.names[0]}", learns=build.images is not None):
             self.vision_tower = VisionModel(self.tower, build)
         with build.part("model", learns=build.images is not None):
             self.projector = MultiModalProjector(spec, build)

@@ -86,6 +86,8 @@ class SpeakingSpec(PartsSpec):
     """Model types of the towers with which its forward pass is modelled."""
     languages: ClassVar[tuple[str, ...]] = ()
     """Those of the language models."""
+    pixels_as_weights: ClassVar[bool] = False
+    """Whether the model casts no pixels or spectrograms, so that a batch must have them in the type of its weights."""
     pools: ClassVar[bool] = False
     """Whether its forward pass is modelled with a tower's pooling head, too, whose result it does not read."""
 

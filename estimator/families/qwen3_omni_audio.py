@@ -57,10 +57,11 @@ def convolved(length: int) -> int:
     return halved(halved(halved(length)))
 
 
-class AudioTower:
-    """`clips`: frames of the spectrogram of each clip of a batch; without it the tower is loaded and not run."""
+class ChunkedTower:
+    """What it and Qwen3-ASR's have in common. `clips`: frames of the spectrogram of each clip of a batch; without it the tower is
+    loaded and not run."""
 
-    def __init__(self, spec: Omni3AudioSpec, build: Builder, clips: list[int] | None = None):
+    def __init__(self, spec: Omni3AudioSpec, build: Builder, clips: list[int] | None):
         size, inner, self.spec, self.clips = spec.hidden_size, spec.downsample_hidden_size, spec, clips or []
         self.chunks = [chunk for frames in self.clips for chunk in spec.chunks(frames)]
         windows = spec.windows(self.clips) if self.clips else []
@@ -71,6 +72,19 @@ class AudioTower:
             build.convolution(f"conv2d{i + 1}", inner if i else 1, inner, (3, 3), 2, 1, first=not i) for i in range(3)
         ]
         self.conv_out = build.linear("conv_out", inner * convolved(spec.num_mel_bins), size)
+
+    def convolved(self, part: Tensor) -> Tensor:
+        """[chunks, channels, bins, tokens], of [chunks, 1, bins, frames]."""
+        first, second, third = self.convolutions
+        out = gelu(first(part))
+        out = gelu(second(out))
+        return gelu(third(out))
+
+
+class AudioTower(ChunkedTower):
+    def __init__(self, spec: Omni3AudioSpec, build: Builder, clips: list[int] | None = None):
+        super().__init__(spec, build, clips)
+        size = spec.hidden_size
         self.activation = ACTIVATIONS[spec.activation_function]
         self.proj1 = build.linear("proj1", size, size, True)
         self.proj2 = build.linear("proj2", size, spec.output_dim, True)
@@ -86,7 +100,7 @@ class AudioTower:
         valid = empty(tape, (sum(map(spec.tokens, self.chunks)),), dtypes.int64, "nonzero")
         ends = empty(tape, (self.windows + 1,), dtypes.int32, "cumsum")
         padded = to(unsqueeze(padded, 1), self.convolutions[0].weight.dtype)
-        parts = [self._convolved(part) for part in split(padded, self._sizes(), 0)]
+        parts = [self.convolved(part) for part in split(padded, self._sizes(), 0)]
         embeds = cat(parts, 0)
         tokens = embeds.shape[-1]
         embeds = self.conv_out(reshape(contiguous(permute(embeds, (0, 3, 1, 2))), (chunks, tokens, -1)))
@@ -106,12 +120,6 @@ class AudioTower:
         """Chunks that are convolved at once."""
         whole, rest = divmod(len(self.chunks), self.spec.conv_chunksize)
         return [self.spec.conv_chunksize] * whole + [rest] * bool(rest)
-
-    def _convolved(self, part: Tensor) -> Tensor:
-        first, second, third = self.convolutions
-        out = gelu(first(part))
-        out = gelu(second(out))
-        return gelu(third(out))
 
 
 HEADS = {"features": counted(AudioTower)}

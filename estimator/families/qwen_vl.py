@@ -45,6 +45,8 @@ class Spec(MultimodalSpec):
     """Pixels that an image has at least and at most unless a processor is told otherwise: as the published models'
     preprocessor_config.json say."""
     fixed: ClassVar[tuple[str, ...]] = ("text_config", "vision_config")
+    looks_for_films: ClassVar[bool] = True
+    """Whether the places of films are looked for beside those of images."""
     plain: ClassVar[str]
     """The family that the language model is of, but for its rotary positions in three dimensions."""
 
@@ -60,7 +62,7 @@ class Spec(MultimodalSpec):
         return self.vision_config
 
     @property
-    def picture(self) -> Picture:
+    def picture(self) -> Picture | None:
         tower, patch = self.vision, self.vision.patch_size
         patches = self.bounds[1] // patch**2
         numbers = patches * tower.num_channels * tower.temporal_patch_size * patch**2
@@ -180,8 +182,7 @@ class QwenVL(FusedHead):
         tower, images = self.spec.vision, batch.sequences * self.images.count
         ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
         rows, columns = self.spec.grid(self.images)
-        size = tower.num_channels * tower.temporal_patch_size * tower.patch_size**2
-        pixels = empty(tape, (images * rows * columns, size), dtypes.float32, "pixel_values")
+        pixels = empty(tape, (images * rows * columns, *tower.patch_shape), dtypes.float32, "pixel_values")
         grids = empty(tape, (images, 3), dtypes.int64, "image_grid_thw")
         return ids, pixels, grids, empty(tape, ids.shape, dtypes.int64, "mm_token_type_ids")
 
@@ -200,7 +201,8 @@ class QwenVL(FusedHead):
         embeds = self.body.embed_tokens(ids)
         last, seen, *read = self._see(pixels)
         features = to(cat(seen, 0), embeds.dtype)
-        places, films = empty(tape, ids.shape, dtypes.bool_, "eq"), empty(tape, ids.shape, dtypes.bool_, "eq")
+        places = empty(tape, ids.shape, dtypes.bool_, "eq")
+        films = empty(tape, ids.shape, dtypes.bool_, "eq") if self.spec.looks_for_films else None
         embeds = masked_scatter(embeds, unsqueeze(places, 2), features)
         joined = [cat(parts, 0) for parts in read]
         positions = empty(tape, (3, *ids.shape), dtypes.int64, "zeros")

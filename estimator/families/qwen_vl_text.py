@@ -14,7 +14,7 @@ from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.experts import MoeSpec
 from estimator.families.heads import CausalLM
-from estimator.families.llama import Qwen2Spec, Qwen3Spec, decoder_layer
+from estimator.families.llama import LlamaSpec, Qwen2Spec, Qwen3Spec, decoder_layer
 from estimator.families.mixtral import Qwen3Moe, Qwen3MoeSpec
 from estimator.families.spec import Size, called
 from estimator.families.windows import FULL, SLIDING, LayerType
@@ -77,7 +77,7 @@ class InThree(Rotary):
         return dict.fromkeys((FULL, SLIDING), (empty(ids.tape, shape, dtype, "cos"), empty(ids.tape, shape, dtype, "sin")))
 
 
-def decoder(spec: Qwen2Spec | Qwen3Spec, build: Builder, deep: int = 0, counts: bool = False) -> Decoder:
+def decoder(spec: LlamaSpec | Qwen2Spec | Qwen3Spec, build: Builder, deep: int = 0, counts: bool = False) -> Decoder:
     """The body of the language model. Qwen2-VL and Qwen2.5-VL hand their layers positions of packed documents only, and Qwen3-VL
     those of texts without images, too.
 

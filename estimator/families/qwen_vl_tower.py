@@ -6,12 +6,13 @@ modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py and vision_ut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS, Module, rotated
+from estimator.families.spec import Activation
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, gelu, mul, to
 from estimator.tape.reduction import sum_dim
@@ -28,37 +29,76 @@ TAPS = 4
 """Learned positions that a patch's is interpolated from."""
 
 
-class SelfAttention:
-    """`lengths`: patches that see each other, in each image. What is not FlashAttention's is run part by part."""
+class BlockSpec(Protocol):
+    """What a spec says of a tower's blocks, as `VisionSpec` does."""
 
-    def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int]):
+    @property
+    def width(self) -> int: ...
+    @property
+    def widths(self) -> tuple[int, int, int]: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def hidden_act(self) -> Activation: ...
+    @property
+    def attention_names(self) -> tuple[str, ...]: ...
+    @property
+    def attention_biases(self) -> tuple[bool, bool]: ...
+    @property
+    def normed_heads(self) -> bool: ...
+    @property
+    def block_names(self) -> tuple[str, str]: ...
+    @property
+    def gated(self) -> bool: ...
+
+
+Turn = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(queries, keys, cosines, sines) -> rotated queries and keys."""
+
+
+class SelfAttention:
+    """`lengths`: patches that see each other, in each image. What is not FlashAttention's is run part by part. `turn`: rotates
+    queries and keys, [patches, heads, size]."""
+
+    def __init__(self, spec: BlockSpec, build: Builder, lengths: Sequence[int], turn: Turn | None = None):
         size = spec.width
-        self.heads, self.lengths = spec.num_attention_heads, lengths
+        self.heads, self.lengths, self.turn = spec.num_attention_heads, lengths, turn or rotate
         query_bias, output_bias = spec.attention_biases
-        names, each = (["q", "k", "v"], size) if spec.parted else (["qkv"], 3 * size)
-        self.inputs = [build.linear(f"attn.{name}", size, each, query_bias) for name in names]
-        self.proj = build.linear("attn.proj", size, size, output_bias)
+        *names, output = spec.attention_names
+        self.inputs = [build.linear(name, size, 3 * size // len(names), query_bias) for name in names]
+        self.proj = build.linear(output, size, size, output_bias)
         head = size // self.heads
         self.q_norm, self.k_norm = (build.rms_norm(f"attn.{x}_norm", head) if spec.normed_heads else None for x in "qk")
         self.attend = Attention(build.attention, causal=False)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return self.weighed(hidden, cos, sin, weighs=False)[0]
+
+    def weighed(self, hidden: Tensor, cos: Tensor, sin: Tensor, weighs: bool = True) -> tuple[Tensor, list[Tensor | None]]:
+        """The same, and where it `weighs` the weights of each part, which `eager` has."""
         patches = hidden.shape[0]
         q, k, v = self._inputs(hidden)
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q)
             k = self.k_norm(k)
-        q, k = rotate(q, k, cos, sin)
+        q, k = self.turn(q, k, cos, sin)
         q, k, v = (unsqueeze(transpose(x, 0, 1), 0) for x in (q, k, v))
         sizes = [*self.lengths] * (patches // sum(self.lengths))
         lengths = empty(hidden.tape, (len(sizes),), dtypes.int32, "sub")
         splits = [split(x, sizes, 2) for x in (q, k, v)]
-        outs = [self.attend(part_q, part_k, part_v, None)[0] for part_q, part_k, part_v in zip(*splits, strict=True)]
+        outs: list[Tensor] = []
+        weights: list[Tensor | None] = []
+        for part_q, part_k, part_v in zip(*splits, strict=True):
+            out, weight = self.attend(part_q, part_k, part_v, None)
+            outs.append(out)
+            if weighs:
+                weights.append(weight)
+            del out, weight
         out = cat(outs, 1)
         out = contiguous(reshape(out, (patches, -1)))
         out = self.proj(out)
         del lengths
-        return out
+        return out, weights
 
     def _inputs(self, hidden: Tensor) -> list[Tensor]:
         """Queries, keys and values, [patches, heads, size]."""
@@ -93,7 +133,7 @@ class MLP:
 
 
 class GatedMLP:
-    def __init__(self, spec: VisionSpec, build: Builder):
+    def __init__(self, spec: BlockSpec, build: Builder):
         size, width, _ = spec.widths
         self.activation = ACTIVATIONS[spec.hidden_act]
         self.gate_proj = build.linear("mlp.gate_proj", size, width, True)
@@ -104,12 +144,12 @@ class GatedMLP:
         return self.down_proj(mul(self.activation(self.gate_proj(x)), self.up_proj(x)))
 
 
-def norm(spec: VisionSpec, build: Builder, name: str, size: int) -> Module:
+def norm(spec: BlockSpec, build: Builder, name: str, size: int) -> Module:
     return build.rms_norm(name, size) if spec.gated else build.layer_norm(name, size)
 
 
 class Block:
-    def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int]):
+    def __init__(self, spec: BlockSpec, build: Builder, lengths: Sequence[int]):
         size, width, _ = spec.widths
         self.norm1 = norm(spec, build, "norm1", size)
         self.norm2 = norm(spec, build, "norm2", size)
@@ -122,6 +162,29 @@ class Block:
         """`ends`: where what sees each other ends, which attention computes lengths from."""
         out = add(hidden, self.attn(self.norm1(hidden), cos, sin))
         return add(out, self.mlp(self.norm2(out)))
+
+
+class Layer:
+    """A block in CLIP's order, which holds the weights of `eager` to its end (`MiniMaxM3VLVisionEncoderLayer`,
+    `PaddleOCRVisionEncoderLayer`)."""
+
+    def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int], turn: Turn | None = None):
+        size, width, _ = spec.widths
+        self.self_attn = SelfAttention(spec, build, lengths, turn)
+        self.layer_norm1 = build.layer_norm("layer_norm1", size)
+        self.mlp = MLP(build, ("mlp.fc1", "mlp.fc2"), size, width, size, ACTIVATIONS[spec.hidden_act])
+        self.layer_norm2 = build.layer_norm("layer_norm2", size)
+
+    def __call__(self, hidden: Tensor, ends: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`ends`: where what sees each other ends, which attention computes lengths from."""
+        residual = hidden
+        out = self.layer_norm1(hidden)
+        out, _weights = self.self_attn.weighed(out, cos, sin)
+        out = add(residual, out)
+        residual = out
+        out = self.layer_norm2(out)
+        out = self.mlp(out)
+        return add(residual, out)
 
 
 class Merger:

@@ -13,6 +13,7 @@ from estimator.families.counted import counted
 from estimator.families.qwen_vl_tower import WHOLE, WINDOW, VisionModel
 from estimator.families.spec import Activation, Depth, Size, called
 from estimator.families.towers import Side, TowerSpec
+from estimator.tape.layout import Shape
 
 
 class VisionSpec(TowerSpec):
@@ -32,8 +33,8 @@ class VisionSpec(TowerSpec):
     """Whether these stand before all else."""
     walks: ClassVar[bool] = False
     """Whether a merger goes from layer to layer, so that what its norm gave is let go after the first."""
-    parted: ClassVar[bool] = False
-    """Whether queries, keys and values come of layers of their own."""
+    attention_names: ClassVar[tuple[str, ...]] = ("attn.qkv", "attn.proj")
+    """Of the layers around attention: of queries, keys and values, or of each, and of its output."""
     biased: ClassVar[bool] = False
     """Whether what embeds patches has a bias."""
     hooked: ClassVar[bool] = True
@@ -55,6 +56,11 @@ class VisionSpec(TowerSpec):
         """Widths of hidden states, of what is inside the feed-forward layers, and of the output, which the language model
         reads."""
         raise NotImplementedError
+
+    @property
+    def patch_shape(self) -> Shape:
+        """One patch, as its processor makes it."""
+        return (self.num_channels * self.temporal_patch_size * self.patch_size**2,)
 
     @property
     def positions(self) -> int:
@@ -136,7 +142,7 @@ class Qwen25VisionSpec(_WiderSpec):
 class OmniVisionSpec(Qwen25VisionSpec):
     """Qwen2.5-Omni's."""
 
-    parted = True
+    attention_names = ("attn.q", "attn.k", "attn.v", "attn.proj")
 
 
 class Qwen3VisionSpec(_WiderSpec):

@@ -128,6 +128,8 @@ THINNED = (
     "nemotron-nas is code of its checkpoint's own, which transformers has no class for and which is never run: answered with "
     "transformers' Llama layers in the sizes of block_configs; its own code may hold more while it trains"
 )
+_PAGES = ("model_type", "multimodal_projector_bias", "projector_hidden_act", "vision_feature_layer")
+"""What LightOnOCR's published config.json says of Mistral 3, of which its code has none."""
 THINKERS = {"qwen2_5_omni": "qwen2_5_omni_thinker", "qwen3_omni_moe": "qwen3_omni_moe_thinker"}
 """Types of models that think and speak, which are trained as the part that thinks, and that part's."""
 
@@ -138,6 +140,12 @@ def translated(given: Given, where: str) -> Given:
     thinks, thinker = given.get("thinker_config"), THINKERS.get(str(given.get("model_type")))
     if thinker is not None and isinstance(thinks, Mapping):
         return {**thinks, "model_type": thinker}
+    if given.get("model_type") == "qwen3_asr" and isinstance(thinks, Mapping):
+        return {**thinks, "model_type": "qwen3_asr"}
+    text = given.get("text_config")
+    if given.get("model_type") == "mistral3" and isinstance(text, Mapping) and text.get("model_type") == "qwen3":
+        named = {name: value for name, value in given.items() if name not in _PAGES}
+        return {"tie_word_embeddings": text.get("tie_word_embeddings", True), **named, "model_type": "lighton_ocr"}
     remote = REMOTE.get(str(given.get("model_type")))
     if remote is None:
         return given

@@ -18,6 +18,24 @@ def embedding(weight: Tensor, ids: Tensor) -> Tensor:
     return attach(node, out)
 
 
+def embedding_bag(weight: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """Of each row of ids [bags, taps] the sum of so many rows of `weight`, each times its own of `weights`, which learn nothing
+    (`F.embedding_bag`).
+
+    Saves both, where each bag begins and how many ids it has, and which bag each id is in (cuda/EmbeddingBag.cu,
+    `_embedding_bag_cuda`); the gradient is as large as the table.
+    """
+    shape, (bags, taps) = weight.shape, ids.shape
+    begins = empty(ids.tape, (bags,), dtypes.int64, "arange")
+    bag_of_each = empty(ids.tape, (bags * taps,), dtypes.int64, "_embedding_bag")
+    sizes = empty(ids.tape, (bags,), dtypes.int64, "_embedding_bag")
+    saved = ids, weights, begins, bag_of_each, sizes
+    node = record("EmbeddingBagBackward", (weight,), saved, lambda g, *_: output("_embedding_bag_backward", (g,), shape, g.dtype))
+    out = empty(weight.tape, (bags, shape[1]), weight.dtype, "_embedding_bag")
+    moved("_embedding_bag", out, weights, ids, out)
+    return attach(node, out)
+
+
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Mean cross-entropy of [tokens, vocabulary] against [tokens]: a scalar.
 

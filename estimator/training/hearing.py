@@ -23,6 +23,8 @@ def refuse(job: Job, spec: ModelSpec) -> bool:
         return False
     if audio is None:
         return True
+    if audio.count > 1 and getattr(spec, "one_clip", False):
+        raise Contradiction(f"the processor of {spec.model_type} takes one clip for each text: write count 1", f"{WHERE}.count")
     each = spec.audio_tokens(audio)
     if each is None:
         raise NotModelled(f"sound of {spec.model_type} is not modelled yet, texts alone are: leave it out", WHERE)

@@ -77,12 +77,13 @@ def _sensed(training: Training, spec: Any, model: Any, rows: int, tokens: int) -
         places += [model.config.audio_token_id] * audio.count * spec.audio_tokens(audio)
         clips, tower = rows * audio.count, spec.audio_config
         most = spec.most_frames(audio)
-        made["input_features"] = torch.rand(clips, tower.num_mel_bins, most, dtype=torch.float32)
-        made["feature_attention_mask"] = torch.zeros(clips, most, dtype=torch.int32)
-        frames = tower.frames(audio, most)
-        know(made["feature_attention_mask"], [[1] * frames + [0] * (most - frames)] * clips)
+        dtype = model.dtype if spec.pixels_as_weights else torch.float32
+        made["input_features"] = torch.rand(clips, tower.num_mel_bins, most, dtype=dtype)
+        mask, frames = torch.zeros(clips, most, dtype=torch.int32), tower.frames(audio, most)
+        made[getattr(spec, "mask_of_sound", "feature_attention_mask")] = mask
+        know(mask, [[1] * frames + [0] * (most - frames)] * clips)
     if images is not None:
-        seen = _in_patches(ids, model.config.image_token_id, spec, images, spec.grid(images))
+        seen = _in_patches(ids, model, spec, images, spec.grid(images))
         made |= {name: seen[name] for name in ("pixel_values", "image_grid_thw")}
         places += [model.config.image_token_id] * images.count * spec.image_tokens(images)
     know(ids, [places + [0] * (tokens - len(places))] * rows)
@@ -100,7 +101,7 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
         return made
     tower, count = spec.vision_config, images.count * spec.image_tokens(images)
     if (grid := spec.grid(images)) is not None:
-        return made | _in_patches(ids, picture, spec, images, grid)
+        return made | _in_patches(ids, model, spec, images, grid)
     if (grids := spec.grids(images)) is not None:
         return made | _in_filled_tiles(ids, picture, spec, grids * (rows * images.count), count)
     tiles = spec.tiles(images)
@@ -130,21 +131,25 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     return made
 
 
-def _in_patches(ids: torch.Tensor, picture: int, spec: Any, images: Images, grid: tuple[int, int]) -> dict[str, Any]:
-    """The patches of images, with rows and columns of each; and texts that begin with images, a token after each of them.
+def _in_patches(ids: torch.Tensor, model: Any, spec: Any, images: Images, grid: tuple[int, int]) -> dict[str, Any]:
+    """The patches of images, with rows and columns of each; and texts that begin with images, a token after each of them where
+    the model tells them apart by that, and is told which tokens are of them.
 
     Numbers of fake tensors are known of what models compute positions and lengths from.
     """
-    tower, (rows, tokens), each = spec.vision_config, ids.shape, spec.image_tokens(images)
-    total, size = rows * images.count, tower.num_channels * tower.temporal_patch_size * tower.patch_size**2
-    places = [i // (each + 1) < images.count and i % (each + 1) < each for i in range(tokens)]
-    kinds = torch.zeros(rows, tokens, dtype=torch.int64)
+    (rows, tokens), each, apart = ids.shape, spec.image_tokens(images), int(spec.tells_images_apart)
+    total, picture = rows * images.count, model.config.image_token_id
+    places = [i // (each + apart) < images.count and i % (each + apart) < each for i in range(tokens)]
     grids = torch.zeros(total, 3, dtype=torch.int64)
     know(ids, [[picture if place else 0 for place in places]] * rows)
-    know(kinds, [[int(place) for place in places]] * rows)
     know(grids, [[1, *grid]] * total)
-    pixels = torch.rand(total * grid[0] * grid[1], size)
-    return {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": kinds}
+    dtype = model.dtype if spec.pixels_as_weights else torch.float32
+    pixels = torch.rand(total * grid[0] * grid[1], *spec.vision_config.patch_shape, dtype=dtype)
+    made = {"pixel_values": pixels, "image_grid_thw": grids}
+    if apart:
+        made["mm_token_type_ids"] = torch.zeros(rows, tokens, dtype=torch.int64)
+        know(made["mm_token_type_ids"], [[int(place) for place in places]] * rows)
+    return made
 
 
 def _in_filled_tiles(ids: torch.Tensor, picture: int, spec: Any, grids: Sequence[tuple[int, int]], count: int) -> dict[str, Any]:

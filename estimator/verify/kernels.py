@@ -108,6 +108,12 @@ def ctc_loss_backward(g: torch.Tensor, scores: torch.Tensor, *given: Any) -> tor
     return made
 
 
+def embedding_bag(weight: torch.Tensor, ids: torch.Tensor, begins: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    """What CUDA's own kernel makes of bags that are summed: the sums, which bag each id is in, the sizes of bags, and no places
+    of greatest numbers (cuda/EmbeddingBag.cu, `_embedding_bag_cuda`)."""
+    return weight.new_empty(len(begins), weight.shape[1]), torch.empty_like(ids), torch.empty_like(begins), ids.new_empty(0)
+
+
 TEMPORARIES: dict[Any, Callable[[Any], torch.Tensor]] = {
     aten._foreach_norm.Scalar: partial_norms,
     aten.multinomial.default: torch.empty_like,
@@ -119,6 +125,8 @@ divide (Distributions.cpp, `multinomial_out`); what is summed (ReduceOps.cpp, `l
 WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.default: ctc_loss,
     aten._ctc_loss_backward.default: ctc_loss_backward,
+    aten._embedding_bag.default: embedding_bag,
+    aten._embedding_bag_forward_only.default: embedding_bag,
     aten._safe_softmax.default: safe_softmax,
     aten.isinf.default: isinf,
     aten.masked_scatter_backward.default: scattered,

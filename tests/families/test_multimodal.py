@@ -28,6 +28,7 @@ from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
 from estimator.families.idefics3 import cut
 from estimator.families.internvl import MOST_TILES
 from estimator.families.internvl import cut as cut_to_fit
+from estimator.families.kimi_k25 import MOST_ASIDE, MOST_PATCHES, padded
 from estimator.families.llama4 import cut as tiles_of
 from estimator.families.llava_next import LlavaNextSpec, LlavaOnevisionSpec
 from estimator.families.pixtral import resized as whole_squares
@@ -176,6 +177,11 @@ TOKENS = [
     ("internvl3.5-8b", 448, 448, 256),
     ("aya-vision-8b", 1092, 728, 7 * 169),
     ("command-a-vision", 512, 512, 256),
+    ("kimi-k2.5", 640, 480, 414),
+    ("kimi-k2.5", 4000, 3000, 4200),
+    ("minimax-m3", 640, 480, 391),
+    ("paddleocr-vl", 640, 480, 391),
+    ("lightonocr-1b", 1190, 1540, 2365),
     ("command-a-vision", 1024, 600, 5 * 256),
 ]
 
@@ -193,6 +199,8 @@ HEARD = [
     ("qwen3-omni-30b-a3b", 10.5, 137),
     ("qwen2-audio-7b", 10, 250),
     ("qwen2-audio-7b", 60, 750),
+    ("qwen3-asr-0.6b", 10.5, 137),
+    ("qwen3-asr-1.7b", 0.1, 7),
 ]
 
 
@@ -382,6 +390,38 @@ def test_an_image_is_resized_as_glm_does() -> None:
             assert spec.image_tokens(images) == tall // 28 * (wide // 28)
 
 
+def test_an_image_is_filled_up_to_whole_squares() -> None:
+    theirs, rng = of_processor("kimi_k25", "navit_resize")["navit_resize"], random.Random(0)
+    for _ in range(2000):
+        height, width, patch = int(2 ** rng.uniform(0, 14)), int(2 ** rng.uniform(0, 14)), rng.choice([7, 14])
+        assert padded(height, width, patch) == theirs(height, width, patch, 2, MOST_PATCHES, MOST_ASIDE)[1]
+
+
+def test_an_image_is_resized_as_paddleocr_does() -> None:
+    theirs, rng = of_processor("paddleocr_vl", "smart_resize")["smart_resize"], random.Random(0)
+    spec = resolve(ANY["paddleocr_vl"]).spec
+    for _ in range(2000):
+        height, width = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13))
+        images = Images(height=height, width=width)
+        try:
+            tall, wide = theirs(height, width, 28)
+        except ValueError:
+            with pytest.raises(InvalidJob, match="too long"):
+                spec.image_tokens(images)
+        else:
+            assert spec.image_tokens(images) == tall // 28 * (wide // 28)
+
+
+def test_an_image_is_resized_as_minimax_does() -> None:
+    theirs, rng = of_processor("minimax_m3_vl", "smart_resize")["smart_resize"], random.Random(0)
+    spec = resolve(ANY["minimax_m3_vl"]).spec
+    for _ in range(2000):
+        height, width = int(2 ** rng.uniform(3, 13)), int(2 ** rng.uniform(3, 13))
+        if max(height, width) <= LONGEST * min(height, width):
+            tall, wide = theirs(height, width, 28, 4 * 28 * 28, 451584)
+            assert spec.image_tokens(Images(height=height, width=width)) == tall // 28 * (wide // 28)
+
+
 @pytest.mark.parametrize("most", [None, 400_000])
 def test_a_processor_may_be_told_how_many_pixels(most: int | None) -> None:
     spec = published("qwen2.5-vl-7b").architecture
@@ -416,15 +456,15 @@ def test_the_headline_answers_one_that_sees_on_texts_alone() -> None:
 
 
 def test_the_headline_counts_one_that_is_not_trained_here() -> None:
-    found = fit("kimi-k2.5", "h100")
+    found = fit(CASES["gemma 3 untied with biases and the pooling head"], "h100")
     assert {row.verdict for row in found.rows if not row.way.startswith("serve")} <= {"unknown", "does not fit"}
     assert any("language model alone" in said for said in found.assumptions)
 
 
 def test_a_head_by_itself_has_no_forward_pass() -> None:
-    spec = resolve(ANY["kimi_k25"]).spec
+    spec = resolve(ANY["step3p7"]).spec
     model = build_model(spec, Builder(Tape(), bfloat16), "image-text-to-text")
-    with pytest.raises(NotModelled, match="kimi_k25"):
+    with pytest.raises(NotModelled, match="step3p7"):
         model.forward()
 
 

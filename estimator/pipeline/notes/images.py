@@ -11,6 +11,7 @@ from estimator.families.spec import ModelSpec
 
 WHERE = "training.images"
 HEARD = "training.audio"
+CAST = "must be cast to the type of the weights before the model gets them, which casts none"
 
 
 def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
@@ -24,9 +25,12 @@ def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
     each = spec.image_tokens(images) or 0
     many = "1 image" if images.count == 1 else f"{images.count} images"
     kind = "bfloat16" if getattr(spec, "narrow_pixels", False) else "float32"
+    come = f"come in {kind}, as its processor makes them"
+    if getattr(spec, "pixels_as_weights", False):
+        come = CAST
     text = (
         f"{many} in each sequence, of {images.width} x {images.height} pixels: {each} tokens each, {images.count * each} of its "
-        f"sequence_length; pixels come in {kind}, as its processor makes them"
+        f"sequence_length; pixels {come}"
     )
     yield Said("images", text, WHERE)
 
@@ -39,9 +43,10 @@ def of_audio(audio: Audio | None, spec: ModelSpec) -> Iterator[Said]:
         yield Said("audio", "text alone: what hears is loaded and not run", HEARD)
         return
     each = spec.audio_tokens(audio) or 0
+    come = CAST if getattr(spec, "pixels_as_weights", False) else "come in float32, as its processor makes them"
     many = "1 clip" if audio.count == 1 else f"{audio.count} clips"
     text = (
         f"{many} in each sequence, of {audio.seconds:g} s: {each} tokens each, {audio.count * each} of its sequence_length; "
-        "spectrograms come in float32, as its processor makes them"
+        f"spectrograms {come}"
     )
     yield Said("audio", text, HEARD)
