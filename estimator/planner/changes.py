@@ -211,7 +211,9 @@ def _on_the_host(question: Question, way: Way, hardware: Hardware) -> Change | N
         job: dict[str, Any] = {**way.job, "hardware": hardware, "parallelism": {"strategy": strategy}, "offload": places}
         if question.fits(job):
             by = "" if STRATEGIES[strategy].alone else f" ({strategy})"
-            return Change(f"{', '.join(places)} in the host's memory{by}", job)
+            host = question.ask(job, reserves=False).host
+            much = f", of which a node needs {gib(host.peak_bytes)}" if host else ""
+            return Change(f"{', '.join(places)} in the host's memory{by}{much}", job)
     return None
 
 
