@@ -155,6 +155,8 @@ def _assumptions(search: Search) -> Iterator[str]:
         yield "the batch is the job's, or one sequence for each GPU where there are more of them"
     if search.processes:
         yield "hours are of computing: without set-up, evaluation and saving"
+        if search.limits.hours is None:
+            yield "of a card of which no price is known the fewest GPUs that do it"
     else:
         yield "of each card the fewest GPUs that do it: one, two, four, … in a node, and nodes of them where such are known"
     yield "prices: the cheapest offer in which a node's GPUs are together, whole instances, on demand unless the job says so"
