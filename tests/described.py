@@ -164,16 +164,21 @@ async def ask(address: str, seconds: float, clients: int, seed: int) -> int:
         while time.monotonic() < end:
             (method, at, query, body), path = request(rng)
             begun = time.monotonic()
+            status, text = 0, ""
             try:
                 answer = await client.request(method, at, params=query, content=body)
             except (httpx.InvalidURL, UnicodeError):
                 continue
+            except httpx.HTTPError as error:
+                found = f"no answer: {error!r}"
+            else:
+                status, text = answer.status_code, answer.text
+                found = wrong(path, method, status, answer.headers.get("content-type", ""), answer.content)
             slowest = max(slowest, time.monotonic() - begun)
-            seen[answer.status_code] += 1
-            found = wrong(path, method, answer.status_code, answer.headers.get("content-type", ""), answer.content)
+            seen[status] += 1
             if found and (path, found[:40]) not in kinds:
                 kinds.add((path, found[:40]))
-                print(found, method, at, query, (body or b"")[:1500].decode(), answer.text[:300], sep="\n  ", flush=True)
+                print(found, method, at, query, (body or b"")[:1500].decode(), text[:300], sep="\n  ", flush=True)
 
     async with httpx.AsyncClient(base_url=address, timeout=120) as client:
         await asyncio.gather(*(one(client) for _ in range(clients)))

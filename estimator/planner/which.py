@@ -166,6 +166,8 @@ def _assumptions(search: Search, shown: list[WhichRow]) -> Iterator[str]:
         yield SPEED
     if search.processes:
         yield HOURS
+        if search.limits.hours is None:
+            yield "of a card of which no price is known the fewest GPUs that do it"
     else:
         yield "of each card the fewest GPUs that do it: one, two, four, … in a node, and nodes of them where such are known"
     yield "prices: the cheapest offer in which a node's GPUs are together, whole instances, on demand unless the job says so"

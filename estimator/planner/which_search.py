@@ -74,10 +74,14 @@ class Search:
                 watch(self.tried)
                 if isinstance(found, TooLittle):
                     fewer = found
-                elif isinstance(found, WhichRow) and not self.processes:
+                elif isinstance(found, WhichRow) and not self._more_may_be_better(found):
                     break  # more of it do it, too
                 elif found is False:
                     break
+
+    def _more_may_be_better(self, found: WhichRow) -> bool:
+        """Whether more of a card that does it may cost less, or are asked for so that the run is done in time."""
+        return self.processes and (found.price_per_hour is not None or self.limits.hours is not None)
 
     def _try(self, hardware: Hardware, card: Accelerator, fewer: TooLittle | None) -> WhichRow | TooLittle | bool:
         """A row, or what is not enough; False where more of the card need not be tried, True where they may do it."""

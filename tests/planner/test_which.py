@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -63,6 +64,17 @@ def test_each_row_is_the_fewest_that_the_headline_says_fit(model: str, slug: str
         counts = [size.gpus for size in sizes(accelerator(row.accelerator), 64) if size.gpus < row.gpus]
         assert not any(_verdict(model, row.accelerator, count, slug) for count in counts)
         assert (row.fewer is None) == (not counts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("within", [None, "1000d"])
+def test_more_of_a_card_are_tried_where_they_may_be_better(within: str | None) -> None:
+    found = asked("gpt2", "lora", tokens="10M", memory="24GB", within=within)
+    priced, unpriced = (
+        Counter(row.accelerator for row in found.rows if bool(row.price_per_hour) is known) for known in (True, False)
+    )
+    assert max(priced.values()) > 1
+    assert (max(unpriced.values()) > 1) == (within is not None)
 
 
 @pytest.mark.slow
