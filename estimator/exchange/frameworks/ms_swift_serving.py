@@ -32,6 +32,7 @@ def read(conf: Configuration) -> None:
     if conf.names("adapters"):
         conf.leave("adapters", "adapters beside the weights: their rank is not in the command")
     if engine in NAMES:
+        conf.skip("max_length", "max_new_tokens", "max_batch_size")
         given = {key.removeprefix(f"{engine}_"): conf.take(key) for key in list(conf.given) if key.startswith(f"{engine}_")}
         given = {key: value for key, value in given.items() if key not in NEVER}
         given[NAMES[engine]] = conf.text("model")

@@ -50,6 +50,8 @@ def read(conf: Configuration) -> None:
         _adapter(conf)
     trainer.run(conf)
     tokens, rows = conf.whole("max_seq_length"), conf.whole("per_device_train_batch_size") or 8
+    if script == "finetune" and tokens:
+        tokens = -(-tokens // _ulysses(conf))
     packs = conf.has("packing") and conf.yes("packing")
     if script == "olmo_core_finetune":
         conf.put("training.sequence_length", tokens or 4096)
@@ -170,11 +172,18 @@ def _sharded(conf: Configuration) -> int:
     return stage
 
 
+def _ulysses(conf: Configuration) -> int:
+    """The ranks over which a sequence is divided."""
+    ranks = conf.whole("sequence_parallel_size") or 1
+    if ranks > 1:
+        conf.leave("sequence_parallel_size", f"{ranks}: Ulysses is not modelled here; read as one rank's share of tokens")
+    return ranks
+
+
 def _packs(conf: Configuration) -> None:
     """A micro-batch of packs, which flash attention tells apart by their positions in a single row alone."""
     rows, tokens = conf.whole("per_device_train_batch_size") or 8, conf.whole("pack_length") or 512
-    if (ranks := conf.whole("sequence_parallel_size") or 1) > 1:
-        conf.leave("sequence_parallel_size", f"{ranks}: Ulysses is not modelled here; read as one rank's share of tokens")
+    ranks = _ulysses(conf)
     tokens = -(-tokens // ranks)
     conf.put("training.attention", "flash_attention_2")
     if rows == 1:
