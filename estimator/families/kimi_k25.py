@@ -14,6 +14,7 @@ from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.kimi_k25_vision import KimiK25VisionSpec, VisionModel
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
+from estimator.families.voxtral import HEAD
 from estimator.tape import dtypes
 from estimator.tape.pointwise import gelu
 from estimator.tape.tape import Tape
@@ -89,13 +90,10 @@ class Projector:
 class Sight:
     """`Kimi_K25Model.get_image_features`."""
 
-    def __init__(self, spec: KimiK25Spec, build: Builder):
-        self.spec, self.dtype, learns = spec, build.dtype, build.images is not None
+    def __init__(self, spec: KimiK25Spec, tower: VisionModel, build: Builder):
+        self.spec, self.tower, self.dtype = spec, tower, build.dtype
         self.grid = None if build.images is None else spec.grid(build.images)
-        with build.part("model.vision_tower", learns):
-            self.tower = VisionModel(spec.tower, build, self.grid)
-        with build.part("model", learns):
-            self.projector = Projector(spec, build)
+        self.projector = Projector(spec, build)
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
         """The patches of so many images, in the type of the weights, since nothing casts them."""
@@ -128,8 +126,12 @@ def kimi_k25(spec: KimiK25Spec, build: Builder) -> Model:
     """The whole model (`Kimi_K25ForConditionalGeneration`)."""
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
-    sight = Sight(spec, build)
+    learns = build.images is not None
+    with build.part("model.vision_tower", learns):
+        tower = VisionModel(spec.tower, build, None if build.images is None else spec.grid(build.images))
     language = language_model(spec, build)
+    with build.part("model", learns), build.ahead(HEAD):
+        sight = Sight(spec, tower, build)
     images = 0 if build.images is None else build.images.count * build.sequences
 
     def beside(ids: Tensor, pixels: Tensor) -> Tensor:

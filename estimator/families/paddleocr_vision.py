@@ -66,7 +66,9 @@ class VisionModel:
         self.proj = build.convolution("embeddings.patch_embedding", spec.num_channels, size, patch, spec.patch_size)
         self.position_embedding = build.embedding("embeddings.position_embedding", spec.positions, size, first=False)
         self.places = build.buffer("embeddings.position_ids", (1, spec.positions), dtypes.int64)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build, self.lengths), "encoder.layers")
+        self.layers = build.layers(
+            spec.num_hidden_layers, lambda _: Layer(spec, build, self.lengths, norms_first=True), "encoder.layers"
+        )
         self.buffers = [
             build.buffer(name, (-(-self.head // 2 // 2),), dtypes.float32) for name in ("inv_freq", "original_inv_freq")
         ]

@@ -16,6 +16,7 @@ from estimator.families.paddleocr_vision import PaddleOCRVisionSpec, VisionModel
 from estimator.families.qwen_vl import Qwen2VLSpec, QwenVL, resized
 from estimator.families.qwen_vl_text import decoder
 from estimator.families.spec import ModelSpec
+from estimator.families.voxtral import HEAD
 from estimator.tape.pointwise import gelu
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, reshape, split, transpose
@@ -66,19 +67,12 @@ SPECS = {"paddleocr_vl": PaddleOCRVLSpec}
 class Sight:
     """The tower, and what follows it, image by image (`PaddleOCRProjector`)."""
 
-    def __init__(self, spec: PaddleOCRVLSpec, build: Builder):
-        assert isinstance(spec.vision, PaddleOCRVisionSpec)
-        self.grid, self.merge, learns = (0, 0), spec.vision.spatial_merge_size, build.images is not None
-        if build.images is not None:
-            self.grid = spec.grid(build.images)
-        with build.part("model.visual.vision_model", learns):
-            self.tower = VisionModel(spec.vision, build, self.grid if learns else None)
-        size = spec.vision.hidden_size * self.merge**2
-        with build.part("model", learns):
-            self.pre_norm = build.layer_norm("projector.pre_norm", spec.vision.hidden_size)
-            self.linear_1 = build.linear("projector.linear_1", size, size, True)
-            self.linear_2 = build.linear("projector.linear_2", size, spec.text.hidden_size, True)
-        self.proj = self.tower.proj
+    def __init__(self, spec: PaddleOCRVLSpec, tower: VisionModel, grid: tuple[int, int] | None, build: Builder):
+        self.tower, self.proj, self.grid, self.merge = tower, tower.proj, grid or (0, 0), spec.vision.spatial_merge_size
+        size = spec.vision.width * self.merge**2
+        self.pre_norm = build.layer_norm("projector.pre_norm", spec.vision.width)
+        self.linear_1 = build.linear("projector.linear_1", size, size, True)
+        self.linear_2 = build.linear("projector.linear_2", size, spec.text.hidden_size, True)
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Last hidden states, and what the language model gets of them."""
@@ -104,9 +98,14 @@ class Sight:
 
 def paddleocr_vl(spec: PaddleOCRVLSpec, build: Builder) -> Model:
     """The whole model (`PaddleOCRVLForConditionalGeneration`)."""
-    sight = Sight(spec, build)
+    learns, grid = build.images is not None, None if build.images is None else spec.grid(build.images)
+    assert isinstance(spec.vision, PaddleOCRVisionSpec)
+    with build.part("model.visual.vision_model", learns):
+        tower = VisionModel(spec.vision, build, grid)
     with build.part("model.language_model"):
         language = CausalLM(decoder(spec.text, build), spec.text, build)
+    with build.part("model", learns), build.ahead(HEAD):
+        sight = Sight(spec, tower, grid, build)
     return ImageTextToText(language, None, build, held=sight) if build.images is None else QwenVL(spec, sight, language, build)
 
 

@@ -166,14 +166,18 @@ class Block:
 
 class Layer:
     """A block in CLIP's order, which holds the weights of `eager` to its end (`MiniMaxM3VLVisionEncoderLayer`,
-    `PaddleOCRVisionEncoderLayer`)."""
+    `PaddleOCRVisionEncoderLayer`). `norms_first`: each norm is made before its block, as PaddleOCR-VL's are."""
 
-    def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int], turn: Turn | None = None):
+    def __init__(
+        self, spec: VisionSpec, build: Builder, lengths: Sequence[int], turn: Turn | None = None, norms_first: bool = False
+    ):
         size, width, _ = spec.widths
+        norms = [build.layer_norm("layer_norm1", size)] if norms_first else []
         self.self_attn = SelfAttention(spec, build, lengths, turn)
-        self.layer_norm1 = build.layer_norm("layer_norm1", size)
+        norms.append(build.layer_norm("layer_norm2" if norms_first else "layer_norm1", size))
         self.mlp = MLP(build, ("mlp.fc1", "mlp.fc2"), size, width, size, ACTIVATIONS[spec.hidden_act])
-        self.layer_norm2 = build.layer_norm("layer_norm2", size)
+        norms += [] if norms_first else [build.layer_norm("layer_norm2", size)]
+        self.layer_norm1, self.layer_norm2 = norms
 
     def __call__(self, hidden: Tensor, ends: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """`ends`: where what sees each other ends, which attention computes lengths from."""
