@@ -164,12 +164,9 @@ class Sight:
 
 def aya_vision(spec: TiledSpec, build: Builder) -> Model:
     """The whole model (`AyaVisionForConditionalGeneration`, `Cohere2VisionForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
     return ImageTextToText(language, sight, build)
 
 
-COUNTED = multimodal(Projector)
-HEADS = {"image-text-to-text": aya_vision}
+HEADS = multimodal(Projector, aya_vision)

@@ -98,6 +98,8 @@ class Builder(ParameterStore):
         """The input embedding, once it is made."""
         self.alike = True
         """Whether the model's layers are one stack and all do the same."""
+        self.carries = False
+        """Whether a pass leaves tensors in the model that live until the next one."""
 
     @property
     def unit_per_module(self) -> bool:
@@ -147,6 +149,16 @@ class Builder(ParameterStore):
             kind = kind if within(self._whole_name(name), self.whole) else self.kernels.linear(kind, inputs, outputs)
             module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self.adapts(name), dtype))
         return self._adapted(name, module, inputs, outputs)
+
+    def sharing(self, name: str, weight: Tensor, bias: Tensor | None = None) -> Module:
+        """A linear layer with the weight [out, in] of others, of which an adapter is its own."""
+        if self.saves(name):
+            raise NotModelled(
+                f"a trained copy of {name}, whose weight several layers share, is not modelled yet: leave it out",
+                "training.adapter.modules_to_save",
+            )
+        outputs, inputs = weight.shape
+        return self._adapted(name, self.kernels.linear(Linear, inputs, outputs)(weight, bias), inputs, outputs)
 
     def router(self, name: str, inputs: int, outputs: int) -> Module:
         """A mixture's router where it is a linear layer: what quantizes the experts may leave it as it is."""

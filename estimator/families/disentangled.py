@@ -16,7 +16,7 @@ from estimator.tape.pointwise import add, add_, add_scalar, dropout, mul_scalar,
 from estimator.tape.selection import gather, masked_fill
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, alias, empty
-from estimator.tape.views import contiguous, expand, permute, repeat_first, reshape, transpose, unsqueeze
+from estimator.tape.views import contiguous, expand, permute, repeat, reshape, transpose, unsqueeze
 
 if TYPE_CHECKING:
     from estimator.families.deberta_v2 import DebertaV2Spec
@@ -63,7 +63,7 @@ class DisentangledSelfAttention:
         return reshape(contiguous(permute(split, (0, 2, 1, 3))), (-1, tokens, size // self.heads))
 
     def _position(self, project: Module, table: Tensor, times: int) -> Tensor:
-        return repeat_first(self._by_head(project(table)), times)
+        return repeat(self._by_head(project(table)), times)
 
     def _bias(self, q: Tensor, k: Tensor, relative: Tensor, table: Tensor) -> Tensor:
         """What positions add to the scores (`disentangled_attention_bias`)."""

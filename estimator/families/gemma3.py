@@ -160,8 +160,6 @@ class Pooled:
 
 def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
     """The whole model (`Gemma3ForConditionalGeneration`, `PaliGemmaForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     prefixes = isinstance(spec, PaliGemmaSpec)
     project = partial(Projector, spec, build) if isinstance(spec, PaliGemmaSpec) else partial(Pooled, spec, build)
     sight = Sight(spec.vision_config, build, project)
@@ -180,5 +178,4 @@ def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
     return ImageTextToText(language, sight, build, masks=masks, beside=types_of, counts_first=prefixes, caps=prefixes)
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": gemma3}
+HEADS = multimodal(between, gemma3)

@@ -51,7 +51,7 @@ from estimator.tape.views import (
     contiguous,
     narrow,
     permute,
-    repeat_first,
+    repeat,
     reshape,
     select,
     stack_first,
@@ -239,7 +239,7 @@ class AltUp:
         """[streams, batch, tokens, hidden] of the predictions and [batch, tokens, hidden] of a layer."""
         modalities = self.route(activated)
         innovation = sub(activated, select(predictions, 0))
-        innovation = repeat_first(unsqueeze(innovation, 0), self.streams)
+        innovation = repeat(unsqueeze(innovation, 0), self.streams)
         if self.training:
             weight = clamp(self.correction)
             coefs = add_scalar(linear(modalities, weight))

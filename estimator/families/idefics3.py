@@ -178,8 +178,6 @@ def _not_blank(tiles: Tensor) -> Tensor:
 
 def idefics3(spec: Idefics3Spec, build: Builder) -> Model:
     """The whole model (`Idefics3ForConditionalGeneration`, `SmolVLMForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build, "model.text_model")
 
@@ -195,5 +193,4 @@ def _joined(seen: tuple[Tensor, ...]) -> Tensor:
     return cat(seen[:-1], 0)
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": idefics3}
+HEADS = multimodal(between, idefics3)

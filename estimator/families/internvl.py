@@ -134,12 +134,9 @@ class Sight:
 
 def internvl(spec: InternVLSpec, build: Builder) -> Model:
     """The whole model (`InternVLForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
     return ImageTextToText(language, sight, build)
 
 
-COUNTED = multimodal(Projector)
-HEADS = {"image-text-to-text": internvl}
+HEADS = multimodal(Projector, internvl)

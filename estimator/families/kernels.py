@@ -16,7 +16,7 @@ from estimator.tape.cut import cut_cross_entropy
 from estimator.tape.float8 import ALIGNMENT, SCALINGS
 from estimator.tape.pointwise import mul
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import repeat_first
+from estimator.tape.views import repeat
 
 Gated = Callable[[Tensor, Module, Module], Tensor]
 """(x, gate projection, up projection) -> activation(gate(x)) * up(x)."""
@@ -31,9 +31,9 @@ Matched = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 def copied(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, each copied to the same number of sequences although the numbers agree: adapters 1.3,
     composition.py, `match_attn_matrices_for_parallel`."""
-    queries = repeat_first(q, 1)
-    keys = repeat_first(k, 1)
-    return queries, keys, repeat_first(v, 1)
+    queries = repeat(q, 1)
+    keys = repeat(k, 1)
+    return queries, keys, repeat(v, 1)
 
 
 def eager_gated(activation: str) -> Gated:

@@ -194,12 +194,9 @@ class PaddedPatches(ImageTextToText):
 
 def lfm2_vl(spec: Lfm2VlSpec, build: Builder) -> Model:
     """The whole model (`Lfm2VlForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
     return PaddedPatches(language, sight, build, lambda seen: cat(seen[:-1], 0))
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": lfm2_vl}
+HEADS = multimodal(between, lfm2_vl)

@@ -11,7 +11,7 @@ from pydantic import SerializeAsAny
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
-from estimator.families.heads import Batch, Model
+from estimator.families.heads import Batch
 from estimator.families.llama4_text import Llama4TextSpec
 from estimator.families.llama4_text import llama4 as decoder
 from estimator.families.llama4_vision import Llama4VisionSpec, VisionModel
@@ -144,10 +144,4 @@ def between(spec: Llama4Spec, build: Builder) -> None:
     build.linear("multi_modal_projector.linear_1", spec.vision_config.vision_output_dim, spec.text_config.hidden_size)
 
 
-def llama4(spec: Llama4Spec, build: Builder) -> Model:
-    """The whole model, or its parameters where its tower's layers do not fit each other."""
-    return Llama4(spec, build) if spec.forward_modelled else COUNTED["image-text-to-text"](spec, build)
-
-
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": llama4}
+HEADS = multimodal(between, Llama4)

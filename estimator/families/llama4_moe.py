@@ -18,7 +18,7 @@ from estimator.tape.pointwise import add_, mul, sigmoid, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.selection import scattered, topk
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import repeat_first, reshape, split, transpose
+from estimator.tape.views import repeat, reshape, split, transpose
 
 
 class Router:
@@ -85,7 +85,7 @@ class Llama4Moe:
         hidden = reshape(hidden, (-1, self.size))
         scores, logits = self.router(hidden)
         count = scores.shape[1]
-        routed = repeat_first(hidden, count)
+        routed = repeat(hidden, count)
         routed = mul(routed, reshape(transpose(scores, 0, 1), (-1, 1)))
         made = self.experts(routed)
         out = self.shared_expert(hidden)

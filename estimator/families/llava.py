@@ -182,8 +182,6 @@ class PixtralSight:
 
 def llava(spec: LlavaSpec, build: Builder) -> Model:
     """The whole model (`LlavaForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     if isinstance(spec.vision_config, PixtralVisionSpec):
         seen = PixtralSight(spec, spec.vision_config, build)
         return ImageTextToText(language_model(spec, build), seen, build, lambda parts: cat(parts[:-1], 0), beside=sizes_of)
@@ -198,9 +196,4 @@ def joined(spec: LlavaSpec) -> Callable[[tuple[Tensor, ...]], Tensor]:
     return lambda seen: cat(seen[: len(seen) - len(spec.states) - 1], 0)
 
 
-COUNTED = multimodal(between)
-HEADS = {
-    "image-text-to-text": lambda spec, build: (llava if isinstance(spec, LlavaSpec) else COUNTED["image-text-to-text"])(
-        spec, build
-    )
-}
+HEADS = multimodal(between, llava)

@@ -246,8 +246,6 @@ class Sight(llava.Sight):
 
 def llava_next(spec: LlavaNextSpec, build: Builder) -> Model:
     """The whole model (`LlavaNextForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
 
@@ -276,5 +274,4 @@ def between(spec: LlavaNextSpec, build: Builder) -> None:
     Projector(spec, build)
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": llava_next}
+HEADS = multimodal(between, llava_next)

@@ -157,12 +157,9 @@ def between(spec: Mistral3Spec, build: Builder) -> None:
 
 def mistral3(spec: Mistral3Spec, build: Builder, caps: bool = False) -> Model:
     """The whole model (`Mistral3ForConditionalGeneration`); `caps`: whether logits go through what the language model's do."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
     return ImageTextToText(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=sizes_of, caps=caps)
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": mistral3}
+HEADS = multimodal(between, mistral3)

@@ -5,7 +5,10 @@ After transformers' modeling_mistral_large4.py (5.23).
 
 from __future__ import annotations
 
-from estimator.families.mistral3 import Mistral3Spec, mistral3
+from functools import partial
+
+from estimator.families.mistral3 import Mistral3Spec, between, mistral3
+from estimator.families.parts import multimodal
 
 
 class MistralLarge4Spec(Mistral3Spec):
@@ -17,4 +20,4 @@ class MistralLarge4Spec(Mistral3Spec):
 
 
 SPECS = {"mistral_large4": MistralLarge4Spec}
-HEADS = {"image-text-to-text": lambda spec, build: mistral3(spec, build, caps=True)}
+HEADS = multimodal(between, partial(mistral3, caps=True))

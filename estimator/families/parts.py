@@ -218,15 +218,19 @@ def part(given: Mapping[str, Any], where: str, kind: str, fixed: bool, wanted: t
     return from_mapping({**left_out, **given, "model_type": named}, where)
 
 
-def multimodal(declare: Callable[[Any, Builder], object]) -> dict[str, Head]:
-    """The heads of a language model with a tower. `declare` makes what is between them."""
+def multimodal(declare: Callable[[Any, Builder], object], make: Head | None = None) -> dict[str, Head]:
+    """The heads of a language model with a tower. `declare` makes what is between them; `make` the whole model, where its forward
+    pass is modelled, which else is only counted."""
 
     def whole(spec: MultimodalSpec, build: Builder) -> None:
         build_model(spec.language_model, build, "causal-lm")
         build_part(spec.vision_config, build)
         declare(spec, build)
 
-    return {"image-text-to-text": counted(whole)}
+    def head(spec: MultimodalSpec, build: Builder) -> Model:
+        return make(spec, build) if make is not None and spec.forward_modelled else counted(whole)(spec, build)
+
+    return {"image-text-to-text": head}
 
 
 def build_part(spec: ModelSpec, build: Builder) -> Model:

@@ -32,6 +32,8 @@ class Sharding:
     """Whether a layer is recomputed within what gathers its parameters, which then stay gathered between both."""
     flattens = False
     """Whether the parameters of a layer lie in one tensor, so that all are of one type."""
+    untied = False
+    """Whether a parameter may be in one layer only."""
     updates_all = False
     """Whether the optimizer gets a gradient for every parameter that may have one, whatever the loss depends on."""
 

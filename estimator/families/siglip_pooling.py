@@ -15,7 +15,7 @@ from estimator.tape.matmul import bmm, linear
 from estimator.tape.pointwise import add, mul_scalar, softmax
 from estimator.tape.reduction import mean
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import contiguous, permute, repeat_first, reshape, select, split, transpose
+from estimator.tape.views import contiguous, permute, repeat, reshape, select, split, transpose
 
 
 class Pooled(Sizes, Protocol):
@@ -40,7 +40,7 @@ class PoolingHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """One vector of each image, of its patches [images, patches, width]."""
-        probe = repeat_first(self.probe, hidden.shape[0])
+        probe = repeat(self.probe, hidden.shape[0])
         attended = self._attend(probe, hidden)
         out = self.layernorm(attended)
         out = add(attended, self.mlp(out))

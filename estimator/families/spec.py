@@ -83,6 +83,8 @@ class ModelSpec(BaseModel):
     """Weights that transformers has as [.., in, out]: parts of their names."""
     last_vllm: ClassVar[str | None] = None
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    staged: ClassVar[bool] = True
+    """Whether vLLM runs it in a pipeline (`SupportsPP` of its model)."""
     float32_router: ClassVar[bool] = False
     """Whether vLLM holds what chooses experts in float32 (`params_dtype` of its model's gate)."""
     held_in_float32: ClassVar[tuple[str, ...]] = ()

@@ -22,7 +22,7 @@ from estimator.tape.matmul import baddbmm, bmm, linear
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, mul_scalar, sigmoid, softmax
 from estimator.tape.reduction import mean, sum_dim
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, permute, repeat_first, reshape, split, transpose, unsqueeze
+from estimator.tape.views import cat, permute, repeat, reshape, split, transpose, unsqueeze
 
 
 class WavLMSpec(Wav2Vec2Spec):
@@ -75,7 +75,7 @@ class GatedAttention:
         assert self.table is not None
         batch, frames, _ = hidden.shape
         values = self._values(hidden, frames)
-        return reshape(repeat_first(unsqueeze(values, 0), batch), (batch * self.heads, frames, frames))
+        return reshape(repeat(unsqueeze(values, 0), batch), (batch * self.heads, frames, frames))
 
     def _values(self, hidden: Tensor, frames: int) -> Tensor:
         """A number for each head and pair of frames."""

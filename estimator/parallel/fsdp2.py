@@ -19,7 +19,7 @@ from estimator.contract.errors import Contradiction
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
-from estimator.tape.autograd import attach, record
+from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.dtypes import DType
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
@@ -52,6 +52,7 @@ class Fsdp2(Sharding):
     """
 
     edges = Edges(first=1, last=1)
+    untied = True
 
     def __init__(
         self,
@@ -228,13 +229,17 @@ class Group:
         self.copy_out(in_forward=True)
 
     def watch(self, inputs: list[Any]) -> list[Any]:
-        """Reduce this group's gradients when backward has passed all of its inputs."""
+        """Reduce this group's gradients when backward has passed all of its inputs. One that the layer does not use gets a
+        gradient of zeros, as every output of a `torch.autograd.Function` does."""
 
-        def passed(*gradients: Tensor) -> list[Tensor]:
+        def passed(*gradients: Gradient) -> list[Tensor]:
+            zeros = [None if g is not None else empty(tape, *made, "zeros") for g, made in zip(gradients, forms, strict=True)]
             self.after_backward()
-            return [*gradients]
+            return [zero if g is None else g for g, zero in zip(gradients, zeros, strict=True)]  # type: ignore[misc]
 
+        tape = self.shared.tape
         wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
+        forms = [(inputs[i].shape, inputs[i].dtype) for i in wanted]
         node = record("RegisterPostBackwardFunction", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
         if node is None:
             return inputs

@@ -64,6 +64,8 @@ GROUPED = "o_a_proj"
 """A product for each group of heads, whose weights are one parameter and no layer."""
 DBRX = {"w1": "gate_proj", "v1": "up_proj", "w2": "down_proj"}
 """What others call DBRX's experts."""
+BRIDGE = "linear"
+"""A layer's own, between a block that layers share and its mixer (Zamba 2), which every rank holds whole."""
 KEYS = ("k_proj", "v_proj")
 QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
 INPUTS_DIVIDED = (
@@ -352,7 +354,9 @@ def divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Hel
         return replace(each, shape=(*shape[:2], -(-shape[2] // tensor)))
     if each.kind == "other":
         return replace(each, shape=_part_of_bias(each, tensor))
-    if each.routes or set(ends) & set(WHOLE) or COMPRESSOR in each.name or each.name.endswith(CHOOSING_KEYS):
+    if each.routes or each.name == BRIDGE or set(ends) & set(WHOLE):
+        return each
+    if COMPRESSOR in each.name or each.name.endswith(CHOOSING_KEYS):
         return each
     if each.name.endswith(CHOOSING_QUERIES) and keys.heads < tensor:
         return replace(each, shape=(shape[0] // keys.heads, shape[1]))

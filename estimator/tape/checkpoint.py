@@ -48,7 +48,7 @@ class _Frame:
 
     def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...], offloads: bool, early_stop: bool):
         self.function, self.early_stop = function, early_stop
-        self.args: tuple[Tensor | OnHost | None, ...] = args
+        self.args: tuple[Tensor | OnHost | Packed | None, ...] = args
         self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
         self.store: Store | None = None
@@ -79,10 +79,12 @@ class _Frame:
 
     def _run_again(self, hooks: _Recomputation) -> None:
         tape = self.tape
+        given = [t.unpack() if isinstance(t, _Placeholder) else t for t in self.args]
         start, here, fresh, grad_enabled = len(tape.events), tape.slot, tape.fresh, tape.grad_enabled
         tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = hooks, True, True
         tape.selection = None if self.store is None else Cached(self.store)
-        args = [t.unpack() if isinstance(t, OnHost) else t for t in self.args]
+        args = [t.unpack() if isinstance(t, OnHost) else t for t in given]
+        del given
         try:
             with autocast(tape, self.autocast_dtype):
                 self.function(*args)
@@ -139,6 +141,26 @@ def checkpoint(
         return function(*args)
     finally:
         tape.saved_tensor_hooks = tape.selection = None
+
+
+def checkpoint_within(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """`checkpoint` in a segment that is recomputed itself; elsewhere `function(*args)` as it is.
+
+    The segment around it holds its first argument, given by position, until it is run again, and runs again up to here. The
+    others are the function's own, as keywords' values are.
+    """
+    tape = args[0].tape
+    around = tape.saved_tensor_hooks
+    if not isinstance(around, _Frame | _Recomputation):
+        return function(*args)
+    (first,) = around.pack(args[:1])
+    tape.saved_tensor_hooks = frame = _Frame(function, args, False, around.early_stop)
+    frame.args = (first, *args[1:])
+    del frame, first
+    try:
+        return function(*args)
+    finally:
+        tape.saved_tensor_hooks = around
 
 
 def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None, by_position: bool = False) -> Any:

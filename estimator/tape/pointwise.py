@@ -90,6 +90,11 @@ def sub(a: Tensor, b: Tensor) -> Tensor:
     return attach(record("SubBackward", (a, b), (), backward), binary("sub", a, b))
 
 
+def rsub(x: Tensor) -> Tensor:
+    """number - x. Saves nothing; the gradient is negated."""
+    return attach(record("RsubBackward", (x,), (), lambda g: unary("neg", g)), unary("rsub", x))
+
+
 def mul(a: Tensor, b: Tensor) -> Tensor:
     """a * b. Saves each factor that the other's gradient needs."""
     saved = (b if a.requires_grad else None, a if b.requires_grad else None)

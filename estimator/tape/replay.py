@@ -88,7 +88,8 @@ def replay(tape: Tape) -> Replay:
     for phase, block in zip(tape.phases, blocks, strict=True):
         phases.append(PhaseBytes(phase.name, live, live + block.top, live + block.net))
         live += block.net
-    return Replay(tape, phases, blocks, max(phases, key=lambda p: p.peak_bytes))
+    peak = max(phases[1:] + phases[:1], key=lambda p: p.peak_bytes)  # what comes before the step is the last of equal ones
+    return Replay(tape, phases, blocks, peak)
 
 
 def folded(tape: Tape, sizes: list[int] | None = None) -> list[Stretch]:

@@ -253,16 +253,16 @@ def _part(x: Tensor, shape: Shape) -> Tensor:
     return alias(x, shape, normalized(shape, x.element_strides()))
 
 
-def repeat_first(x: Tensor, times: int) -> Tensor:
-    """The first dimension so many times, always copied (`x.repeat(times, 1, ...)`). The gradient is summed, unless once."""
-    first, *others = x.shape
+def repeat(x: Tensor, times: int, dim: int = 0) -> Tensor:
+    """A dimension so many times, always copied (`x.repeat(1, times, ...)`). The gradient is summed, unless once."""
+    before, size, after = x.shape[:dim], x.shape[dim], x.shape[dim + 1 :]
 
     def backward(g: Tensor) -> Tensor:
-        return g if times == 1 else _summed(reshape(g, (times, first, *others)))
+        return g if times == 1 else _summed(reshape(g, (*before, times, size, *after)), (*before, size, *after))
 
-    out = output("repeat", (x,), (times * first, *others), x.dtype)
+    out = output("repeat", (x,), (*before, times * size, *after), x.dtype)
     return attach(record("RepeatBackward", (x,), (), backward), out)
 
 
-def _summed(g: Tensor) -> Tensor:
-    return output("sum", (g,), g.shape[1:], g.dtype)
+def _summed(g: Tensor, shape: Shape) -> Tensor:
+    return output("sum", (g,), shape, g.dtype)

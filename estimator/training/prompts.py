@@ -24,7 +24,7 @@ from estimator.tape.loss import embedding
 from estimator.tape.pointwise import relu, to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, narrow, repeat_first
+from estimator.tape.views import cat, narrow, repeat
 from estimator.training import prefix
 from estimator.training.methods import Method
 from estimator.training.targets import Targets
@@ -106,7 +106,7 @@ class Prompted:
         are copied for all sequences."""
         numbers = empty(tape, (batch, self.tokens), dtypes.int64, "_to_copy")
         prompts = self.encoder(narrow(numbers, 0, 1))
-        return repeat_first(prompts, batch)
+        return repeat(prompts, batch)
 
 
 class _Encoder:

@@ -14,7 +14,7 @@ from estimator.tape.linalg import block_diag, solve_right, upper_triangles
 from estimator.tape.matmul import bmm, mm
 from estimator.tape.pointwise import add, add_, add_scaled_, mul, mul_scalar, sub, to
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import expand, permute, repeat_first, reshape, select, transpose, unbind, unsqueeze
+from estimator.tape.views import expand, permute, repeat, reshape, select, transpose, unbind, unsqueeze
 from estimator.training.methods import Method, dense, refuse_conv1d
 
 TERMS = 5
@@ -67,7 +67,7 @@ class _OftLinear:
         rotation = self._rotation()
         blocks = reshape(x, (*x.shape[:-1], self.blocks, self.size))
         if self.config.shared:
-            rotation = repeat_first(rotation, self.blocks)
+            rotation = repeat(rotation, self.blocks)
         leading = "abd"[: len(x.shape) - 1]
         turned = einsum(f"{leading}rk,rkc->{leading}rc", blocks, rotation)
         out = reshape(turned, x.shape)
@@ -80,7 +80,7 @@ class _OftLinear:
         if not self.config.neumann:
             return to(_cayley(skew), self.weight.dtype)
         eye = empty(skew.tape, (1, self.size, self.size), skew.dtype, "eye")
-        total = repeat_first(eye, skew.shape[0])
+        total = repeat(eye, skew.shape[0])
         del eye
         total = add_scaled_(total, skew)
         power = bmm(skew, skew)

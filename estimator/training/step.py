@@ -9,6 +9,8 @@ from estimator.contract.errors import Contradiction
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
 from estimator.families.model_output import widened
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward
 from estimator.tape import autograd, dtypes
 from estimator.tape.autocast import autocast
 from estimator.tape.dtypes import DType
@@ -47,7 +49,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
 
     The first micro-step creates the gradients; all later ones add to them and are alike, so two stand for any number, or three
     where the last does what those between do not, or what runs after one, with the gradients there, holds what the one before
-    left.
+    left. What a model itself `carries` from one step to the next is that of a step before, whose passes belong to no phase.
     """
     tape = build.tape
     run = build.root(model.forward)
@@ -59,6 +61,10 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     if step.in_backward:
         step_in_backward(tape, optimizer, trained)
     scaler = step.scaler(tape)
+    if build.carries:
+        build.sharding.micro_step(last=True)
+        _passes(build, model, run, step, scaler, lambda _: None)
+        _let_go(tape, trained)
     if step.keeps_gradients:
         kept(tape, trained)
     if step.between is not None:
@@ -66,23 +72,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     repeats = min(step.micro_steps, build.sharding.rounds if step.after is None else 3)
     for i in range(repeats):
         build.sharding.micro_step(last=i + 1 == repeats)
-        tape.grad_enabled = True
-        tape.begin("forward")
-        inputs = model.inputs(tape, step.batch, build.dtype)
-        given = _beside_ids(tape, step.batch)
-        tape.saved_tensor_hooks = Offload() if step.offloads else None
-        with autocast(tape, step.autocast):
-            loss, held = run(*inputs)
-        tape.saved_tensor_hooks = None
-        if step.widens:
-            with tape.losing():
-                held = widened(held)
-        tape.begin("backward")
-        del held
-        if loss.grad_fn is None:
-            raise unreached(build.adapted)
-        autograd.backward(scaler.scale(loss))
-        del loss, inputs, given
+        _passes(build, model, run, step, scaler, tape.begin)
         if step.after is not None and i + 1 < repeats:
             step.after()
     tape.begin("optimizer_step")
@@ -93,12 +83,40 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         build.sharding.step(lambda: scaler.step(lambda: optimizer.step(tape, trained)))
     scaler.update()
     if step.after is not None:
-        for p in trained:
-            tape.enter(p.slot)
-            p.tensor.grad = p.local.grad = None
+        _let_go(tape, trained)
         step.after()
     tape.finish()
     del states
+
+
+def _passes(build: Builder, model: Model, run: Forward, step: Step, scaler: Scaler, begin: Callable[[str], None]) -> None:
+    """A micro-step: forward and loss, backward. `begin`: says that a phase begins."""
+    tape = build.tape
+    tape.grad_enabled = True
+    begin("forward")
+    inputs = model.inputs(tape, step.batch, build.dtype)
+    given = _beside_ids(tape, step.batch)
+    tape.saved_tensor_hooks = Offload() if step.offloads else None
+    with autocast(tape, step.autocast):
+        loss, held = run(*inputs)
+    tape.saved_tensor_hooks = None
+    if step.widens:
+        with tape.losing():
+            held = widened(held)
+    begin("backward")
+    del held
+    if loss.grad_fn is None:
+        raise unreached(build.adapted)
+    autograd.backward(scaler.scale(loss))
+    del loss, inputs, given
+
+
+def _let_go(tape: Tape, trained: Iterable[Parameter]) -> None:
+    """Drop all gradients."""
+    for p in trained:
+        tape.enter(p.slot)
+        p.tensor.grad = p.local.grad = None
+    tape.enter(None)
 
 
 def unreached(adapted: Iterable[str]) -> Contradiction:

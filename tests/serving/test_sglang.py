@@ -26,8 +26,27 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 NOT_SERVED = {
     "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"})
     | {"gemma3_text", "minimax", "mistral_large4", "modernbert-decoder", "qwen3_asr"},
-    "takes no attention of a server's": {"bamba", "biogpt", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt", "xglm"},
-    "its backend for transformers' models": {"axk1", "flex_olmo", "lfm3", "qwen2_5_omni_thinker", "youtu"},
+    "takes no attention of a server's": {
+        "bamba",
+        "biogpt",
+        "bloom",
+        "codegen",
+        "falcon",
+        "gpt_neo",
+        "jamba",
+        "mpt",
+        "xglm",
+        "zamba2",
+    },
+    "its backend for transformers' models": {
+        "axk1",
+        "flex_olmo",
+        "jetmoe",
+        "lfm3",
+        "qwen2_5_omni_thinker",
+        "recurrent_gemma",
+        "youtu",
+    },
 }
 """Types of which no model of the catalogue answers, and why."""
 

@@ -30,7 +30,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 NOT_SERVED = {
     "serving is not modelled": {"mistral_large4", "modernbert-decoder", "qwen3_asr"},
-    "vLLM runs none": (ENCODERS - EMBED) | {"biogpt", "codegen", "gpt_neo", "lfm3", "xglm", "youtu"},
+    "vLLM runs none": (ENCODERS - EMBED) | {"biogpt", "codegen", "gpt_neo", "jetmoe", "lfm3", "recurrent_gemma", "xglm", "youtu"},
     "vLLM runs older releases only": {"aya_vision", "bamba", "dots1", "minimax", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""

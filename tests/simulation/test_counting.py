@@ -17,8 +17,8 @@ from estimator.views.inspection import inspect_model
 from tests.weight_files import safetensors_bytes
 
 CONFIG: dict[str, Any] = {
-    "model_type": "zamba2",
-    "architectures": ["Zamba2ForCausalLM"],
+    "model_type": "zamba",
+    "architectures": ["ZambaForCausalLM"],
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "vocab_size": 256,
@@ -120,7 +120,7 @@ def test_a_model_is_shown_with_what_its_files_hold(folder: Path) -> None:
     assert card.counts is None
     assert card.stored is not None
     assert card.stored.numbers == 2**31
-    assert any("no family here has 'zamba2'" in said for said in card.assumptions)
+    assert any("no family here has 'zamba'" in said for said in card.assumptions)
 
 
 def test_a_model_is_added_and_asked_about(
@@ -134,7 +134,7 @@ def test_a_model_is_added_and_asked_about(
     assert main(["ours", "--on", "24GB"]) == 0
     assert "ours on 24GB: an unknown number of parameters" in capsys.readouterr().out
     assert main(["models", "ours"]) == 0
-    assert "zamba2" in capsys.readouterr().out
+    assert "zamba" in capsys.readouterr().out
     assert main(["models", "add", str(folder), "--name", "ours"]) == 2
     assert "there is one already" in capsys.readouterr().err
     with pytest.raises(NotModelled):

@@ -93,7 +93,7 @@ def check_stages(spec: ModelSpec, place: Topology) -> None:
     if place.pipeline == 1:
         return
     text = spec.language_model
-    if any(layer.kind == "cross" for layer in spec.cache_layers):
+    if not spec.staged or any(layer.kind == "cross" for layer in spec.cache_layers):
         raise Contradiction(f"vLLM runs {spec.model_type} models in no pipeline: write pipeline 1", "parallelism.pipeline")
     if place.pipeline > text.num_hidden_layers:
         raise Contradiction(
