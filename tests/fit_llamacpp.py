@@ -20,7 +20,7 @@ from estimator.pipeline.run import played
 from estimator.serving.llamacpp.passes import Passes, passes
 from estimator.timing.ggml import Rates, longest, prompt_parts, step_parts
 from tests.held_out import held_out
-from tests.served_speeds import job_of, published
+from tests.served_speeds import OLD, job_of, published, unfused
 
 TABLES = {"nvidia": "llamacpp_speeds", "apple": "llamacpp_speeds", "amd": "radeon_speeds"}
 FREE = {
@@ -62,6 +62,7 @@ def rows(vendor: str, kind: str, held: bool = False) -> tuple[Measured, ...]:
             run = played(job, False)
             assert isinstance(run.model.spec, DecoderSpec)
             every = passes(run.job.serving, run.model.spec, None)
+            every = unfused(every) if row.get("version") == OLD else every
             known[asked] = every, longest(run.job.serving, every.layers, row["gpus"])
         found.append(Measured(row, card, *known[asked]))
     return tuple(found)

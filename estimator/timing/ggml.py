@@ -42,6 +42,9 @@ QUANTIZING = ("nvidia", "amd")
 CONVERTING = "nvidia"
 """Whose prompts went through cuBLAS in float16. Vulkan's kernels unpack where they multiply, and HIP's of 2026 do
 (ggml-cuda/mmq.cu, `ggml_cuda_should_use_mmq`)."""
+FUSING = "nvidia"
+"""Whose numbers are of builds of May 2024, before one kernel ran several nodes (ggml-cuda.cu, `ggml_cuda_try_fuse`); the others'
+hold what their builds saved by it."""
 COPIES = 4
 """Passes of a prompt that are under way at once (ggml/src/ggml-backend.cpp, `GGML_SCHED_MAX_COPIES`)."""
 HALF, CONVERTED = 0.5, 1.5
@@ -143,7 +146,7 @@ def _answered(card: Accelerator, what: str, parts: Parts, done: Done) -> Time:
 
 
 def _kernels(card: Accelerator, one: Pass) -> int:
-    return one.kernels + (one.unpacking if card.vendor in QUANTIZING else 0)
+    return one.kernels + (one.unpacking if card.vendor in QUANTIZING else 0) - (one.fused if card.vendor == FUSING else 0)
 
 
 def _cores(card: Accelerator) -> float:

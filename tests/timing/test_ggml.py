@@ -14,12 +14,13 @@ from estimator.hardware.accelerator import accelerator
 from estimator.pipeline.run import played
 from estimator.serving.llamacpp import passes as counting
 from estimator.serving.llamacpp.cache import batch_of
+from estimator.serving.llamacpp.ggml import Tensor
 from estimator.serving.llamacpp.models import shape_of
 from estimator.serving.llamacpp.passes import Pass
 from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, of_kind
 from estimator.timing import ggml
 from tests.fit_llamacpp import FREE, TABLES, error, loss, rows, spread
-from tests.served_speeds import published
+from tests.served_speeds import published, unfused
 from tests.served_speeds import rows as speeds
 
 MODELS = ("llama-3-8b", "gemma-3-1b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b", "Qwen/Qwen3.6-35B-A3B")
@@ -153,7 +154,7 @@ def test_gpus_take_turns_with_a_token_and_share_a_prompt() -> None:
 
 @pytest.mark.slow
 def test_rows_that_were_read_when_all_was_fitted() -> None:
-    """Tokens of answers of hybrids and of Hunyuan's mixture on the Radeon, of builds of 2025 and 2026: all within 30 %."""
+    """Tokens of answers in builds of 2025 and 2026 are within 30 %: hybrids and Hunyuan's mixture on the Radeon, and GeForce."""
     later = {row["row"] for row in published()["later"] if row["kind"] == "decode"}
     found = {one.row["row"]: one.error for one in speeds() if one.ours and one.row["row"] in later}
     assert len(found) == len(later)
@@ -162,22 +163,25 @@ def test_rows_that_were_read_when_all_was_fitted() -> None:
 
 
 def test_one_kernel_runs_several_nodes() -> None:
-    """A router's six, a norm with its weights, and what comes down of eight experts; with many tokens the gate is by itself."""
-    ops = [
-        "rms_norm",
-        "mul",
-        "mul_mat",
-        "soft_max",
-        "argsort",
-        "get_rows",
-        "sum_rows",
-        "clamp",
-        "div",
-        "mul_mat_id",
-        "mul_mat_id",
-    ]
-    ops += ["glu", "mul_mat_id", "mul", *["add"] * 7, "rms_norm", "mul"]
-    for vectors, kernels, unpacking in ((True, 8, 3), (False, 10, 4)):
-        found = Pass(kernels=len(ops), unpacking=4)
-        counting._fuse(found, ops, vectors)
-        assert (found.kernels, found.unpacking) == (kernels, unpacking)
+    """A router's six, a norm with its weights, and what eight experts say with their weights; of few tokens the gate's products
+    and what is multiplied with both, and of one a product with what is added."""
+    ops = ["mul_mat", "add", "rms_norm", "mul", "mul_mat", "soft_max", "argsort", "get_rows", "sum_rows", "clamp", "div"]
+    ops += ["mul_mat_id", "mul_mat_id", "glu", "mul_mat_id", "mul", *["add"] * 8, "rms_norm", "mul", "rope", "set_rows"]
+    run = [Tensor(op, (64, 1), [Tensor("none", (64, 64), nbytes=64), Tensor("none", (64, 1))]) for op in ops]
+    always = 1 + 5 + 7 + 3
+    for tokens, less in ((1, (always + 2 + 1, 1)), (2, (always + 2, 1)), (9, (always, 0))):
+        assert counting._fused(run, counting._together(tokens, 8), 1) == less
+
+
+def test_newer_builds_run_a_layer_in_fewer_kernels() -> None:
+    """Less in each of 32 layers by eight: two norms with their weights, keys' rotation with their writing, a gate, whose products
+    take one vector in blocks, and two sums after products. In the last a row is taken before one; a last norm follows."""
+    asked = {"engine": "llama.cpp", "weights": "q4_k_m", "flash_attention": True}
+    run = played({"model": "llama-3-8b", "task": "serve", "hardware": {"gpu": "rtx-4090"}, "serving": asked}, False)
+    found = counting.passes(run.job.serving, run.model.spec.language_model, None)
+    card = accelerator("rtx-4090")
+    rates = ggml.rates(card)
+    assert rates
+    now, then = (sum(ggml.step_parts(rates, card, one.step, 1).values()) for one in (found, unfused(found)))
+    assert then - now == pytest.approx(rates.kernel_us * 1e-6 * found.step.fused)
+    assert found.step.fused == 8 * 32

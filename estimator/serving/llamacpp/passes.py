@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -17,19 +18,25 @@ from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, WeightTensor, of_kind
 from estimator.serving.llamacpp.shape import Batch, Shape
 
-FUSED = (
-    ("soft_max", "argsort", "get_rows", "sum_rows", "clamp", "div"),
-    ("mul_mat_id", "mul_mat_id", "glu"),
-    ("mul_mat", "mul_mat", "glu"),
-    ("rms_norm", "mul"),
-    ("ssm_conv", "unary"),
-    ("unary", "mul"),
-    ("rope", "set_rows"),
+NORMS = (r"rms_norm mul rope(?: set_rows)?", r"rms_norm mul(?: add)?")
+MIXERS = (r"ssm_conv(?: add)? unary", "unary (?:mul|sqr)", "scale unary scale", "rope set_rows")
+ROUTERS = (
+    r"(?:soft_max|unary(?: sqrt)?)(?: add)? argsort get_rows(?: sum_rows clamp div)?(?: scale)?",
+    "argsort get_rows soft_max",
 )
-"""Nodes after one another that one kernel runs; additions one after another are one, too (ggml/src/ggml-cuda/ggml-cuda.cu,
-`ggml_cuda_can_fuse` and `ggml_cuda_try_fuse`, as of October 2026; ggml-vulkan.cpp has most of them)."""
+"""Nodes after one another that one kernel runs, views left out; additions one after another are one, too, and what a token's
+experts say times their weights, summed (ggml/src/ggml-cuda/ggml-cuda.cu, `ggml_cuda_try_fuse`, as of October 2026;
+ggml-vulkan.cpp has most of them)."""
+PRODUCTS = ("mul_mat add mul_mat add glu", "mul_mat mul_mat glu", "mul_mat add")
+"""Of a product with one vector, and with experts (`mul_mat_id`, `add_id`) of a few: a gate, and what is added
+(`ggml_cuda_should_fuse_mul_mat_vec_q`)."""
+HYBRIDS = ("soft_max argsort get_rows sum_rows clamp div", "rms_norm mul", "ssm_conv unary", "unary mul", "rope set_rows")
+GATES = ("mul_mat_id mul_mat_id glu", "mul_mat mul_mat glu")
+"""Those that every build runs as one which knows delta nets, whatever the card; gates' of a few tokens."""
+SUMMED = 15
+"""Experts of a token up to which one kernel sums them (ggml-cuda.cu, `MOE_WEIGHTED_REDUCTION_MAX_EXPERTS`)."""
 VECTORS = 8
-"""Tokens up to which products are with vectors, which take the gate with them (ggml-cuda/mmvq.cuh, `MMVQ_MAX_BATCH_SIZE`)."""
+"""Tokens up to which products are with vectors (ggml-cuda/mmvq.cuh, `MMVQ_MAX_BATCH_SIZE`)."""
 TILE = 64
 """Rows that a kernel multiplies with an expert at a time, however few there are (ggml-vulkan.cpp, `m_warptile_mmqid`, which
 AMD's cards take; ggml-cuda/mmq.cu takes up to 128)."""
@@ -43,6 +50,7 @@ class Pass:
 
     Attributes:
         kernels: nodes that compute something; of these `products` multiply two matrices, `unpacking` with one in blocks.
+        fused: of kernels, and of those that turn what is multiplied into blocks, how many newer builds run as part of others.
         whole_bytes, block_bytes: of matrices that are read, without blocks and in blocks; of experts those that are chosen.
         unpacked_bytes: what those in blocks would take in float16.
         flops: of products with these matrices; `tiled_flops`: with those that fill up the tiles of experts.
@@ -54,6 +62,7 @@ class Pass:
     """
 
     kernels: int = 0
+    fused: int = 0
     products: int = 0
     unpacking: int = 0
     whole_bytes: float = 0
@@ -170,23 +179,45 @@ def _of_layers(
     for node in run:
         found.kernels += 1
         _count(found, node, touched, count)
+    found.fused = sum(_fused(run, _together(batch.tokens, experts.used if experts else 0), count))
     if "delta net" in few.mixers:
-        _fuse(found, [node.op for node in run], batch.tokens <= VECTORS)
+        kernels, unpacking = _fused(run, _of_hybrids(batch.tokens <= VECTORS), count)
+        found.kernels, found.unpacking = found.kernels - kernels, found.unpacking - unpacking
+        found.fused -= kernels + unpacking
     return found
 
 
-def _fuse(found: Pass, ops: list[str], vectors: bool) -> None:
-    """Take out kernels that run as part of others. All builds that know delta nets do so; what other graphs are timed by was
-    measured on builds that did not yet."""
-    at = 0
-    while at < len(ops):
-        kind = next((kind for kind in FUSED if tuple(ops[at : at + len(kind)]) == kind and (vectors or "glu" not in kind)), ())
-        many = len(kind)
-        if ops[at] == "add":
-            many = next((end for end in range(at, len(ops)) if ops[end] != "add"), len(ops)) - at
-        found.kernels -= max(0, many - 1)
-        found.unpacking -= int("glu" in kind)
-        at += max(1, many)
+@lru_cache(maxsize=16)
+def _together(tokens: int, used: int) -> re.Pattern[str]:
+    """Names of nodes that one kernel runs, for so many tokens of which each chooses so many experts."""
+    kinds = [*ROUTERS, *NORMS, *MIXERS]
+    if 1 < used <= SUMMED:
+        kinds.append(f"(?<=(?:mul_mat_id|..get_rows|....add_id) )mul(?: mul)?(?: add){{{used - 1}}}")
+    if tokens == 1:
+        kinds += PRODUCTS
+    if tokens <= VECTORS:
+        kinds += [kind.replace("mul_mat", "mul_mat_id").replace("add", "add_id") for kind in PRODUCTS]
+    return _any_of(*kinds)
+
+
+@lru_cache(maxsize=2)
+def _of_hybrids(few: bool) -> re.Pattern[str]:
+    return _any_of(*HYBRIDS, *(GATES if few else ()))
+
+
+def _any_of(*kinds: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\S)(?:{'|'.join([*kinds, 'add(?: add)+'])})(?!\S)")
+
+
+def _fused(run: list[Tensor], together: re.Pattern[str], experts: int) -> tuple[int, int]:
+    """Kernels that run as part of others, and how many of these multiply with a matrix in blocks: what is multiplied is turned
+    into blocks once for both."""
+    names, kernels, unpacking = " ".join([node.op for node in run]), 0, 0
+    for found in together.finditer(names):
+        kernels += found.group().count(" ")
+        first = run[names.count(" ", 0, found.start())]
+        unpacking += int(found.group().endswith("glu") and _in_blocks(first, experts))
+    return kernels, unpacking
 
 
 def _empty(node: Tensor) -> bool:
@@ -200,15 +231,13 @@ def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
         matrix, inner = node.sources[0], node.sources[1].shape[0]
         several = node.op == "mul_mat_id"
         share = touched if several else 1.0
-        elements = node.shape[0] * inner * (experts if several else 1)
-        if node.op == "mul_mat" and len(node.shape) > 2:  # latent attention's, a matrix for each head
-            elements *= node.shape[2]
+        elements = _elements(node, experts)
         flops = 2 * prod(node.shape) * inner
         found.flops += flops
         found.tiled_flops += flops * (
             _filled(prod(node.shape[1:]) / (share * experts)) if several and node.shape[2] > VECTORS else 1
         )
-        if matrix.nbytes < HALF * elements:
+        if _in_blocks(node, experts):
             found.unpacking += 1
             found.block_bytes += share * matrix.nbytes
             found.unpacked_bytes += share * elements * HALF
@@ -230,6 +259,16 @@ def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
         found.cached_bytes += node.sources[0].nbytes
         return
     found.moved_bytes += node.nbytes + sum(source.nbytes for source in node.sources if not source.weight)
+
+
+def _elements(node: Tensor, experts: int) -> int:
+    """How many the matrix of a product has: latent attention's has one for each head."""
+    many = experts if node.op == "mul_mat_id" else prod(node.shape[2:3])
+    return node.shape[0] * node.sources[1].shape[0] * many
+
+
+def _in_blocks(node: Tensor, experts: int) -> bool:
+    return node.sources[0].nbytes < HALF * _elements(node, experts)
 
 
 def _filled(rows: float) -> float:
