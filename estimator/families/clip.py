@@ -182,10 +182,14 @@ class TextModel:
     def __init__(self, spec: TextSpec, build: Builder):
         self.attention = build.attention
         self.eos_token_id = spec.eos_token_id
-        self.token_embedding = build.embedding("text_model.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
+        self.token_embedding = build.embedding(
+            "text_model.embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True
+        )
         places = spec.max_position_embeddings
-        self.position_embedding = build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
-        self.position_ids = build.buffer("text_model.position_ids", (1, places), dtypes.int64)
+        self.position_embedding = build.embedding(
+            "text_model.embeddings.position_embedding", places, spec.hidden_size, first=False
+        )
+        self.position_ids = build.buffer("text_model.embeddings.position_ids", (1, places), dtypes.int64)
         self.layers = build.layers(
             spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "text_model.layers", "text_model."
         )
@@ -218,26 +222,26 @@ class TextModel:
 
 
 class VisionModel:
-    def __init__(self, spec: VisionSpec, build: Builder, whole: bool, states: Sequence[int] = ()):
+    def __init__(self, spec: VisionSpec, build: Builder, whole: bool, states: Sequence[int] = (), name: str = "vision_model."):
         """`whole`: in a model of both towers, which reads the class token; `patch_embedding` is one of its input embeddings.
 
-        `states`: which hidden states are read, where it is not the last ones: those before the layer of that number.
+        `states`: which hidden states are read, where it is not the last ones: those before the layer of that number. `name`: of
+        the tower in the model, where that is no model of several parts.
         """
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-        self.class_embedding = build.parameter("vision_model.class_embedding", (size,))
-        self.patch_embedding = build.convolution(
-            "vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
-        )
-        self.position_embedding = build.embedding("vision_model.position_embedding", spec.tokens, size, first=False)
-        self.position_ids = build.buffer("vision_model.position_ids", (1, spec.tokens), dtypes.int64)
-        self.pre_layrnorm = build.layer_norm("vision_model.pre_layrnorm", size)
+        with build.beside_layers():
+            self.class_embedding = build.parameter(name + "embeddings.class_embedding", (size,))
+            self.patch_embedding = build.convolution(
+                name + "embeddings.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
+            )
+            self.position_embedding = build.embedding(name + "embeddings.position_embedding", spec.tokens, size, first=False)
+            self.position_ids = build.buffer(name + "embeddings.position_ids", (1, spec.tokens), dtypes.int64)
+            self.pre_layrnorm = build.layer_norm(name + "pre_layrnorm", size)
         self.states = frozenset(states)
-        self.layers = layers_of(spec, build, self.states, "vision_model.layers", "vision_model.")
+        self.layers = layers_of(spec, build, self.states, "vision_model.layers", name)
         trained = None if whole else False  # what no head reads gets no gradient
-        with build.unlearning(bool(states)):
-            weights = [
-                build.parameter(f"vision_model.post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")
-            ]
+        with build.unlearning(bool(states)), build.beside_layers():
+            weights = [build.parameter(f"{name}post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")]
         self.post_layernorm = LayerNorm(*weights)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,9 +75,9 @@ SPECS: dict[str, type[ModelSpec]] = {
 
 def text_model(spec: SiglipTextSpec, build: Builder) -> None:
     places = spec.max_position_embeddings
-    build.embedding("text_model.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
-    build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
-    build.buffer("text_model.position_ids", (1, places), dtypes.int64)
+    build.embedding("text_model.embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
+    build.embedding("text_model.embeddings.position_embedding", places, spec.hidden_size, first=False)
+    build.buffer("text_model.embeddings.position_ids", (1, places), dtypes.int64)
     encoder(spec, build, "text_model.layers")
     build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
     build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
@@ -96,25 +96,28 @@ class VisionModel:
 
     def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = (), pooled: bool = True):
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-        self.patch_embedding = build.convolution(
-            "vision_model.patch_embedding",
-            spec.num_channels,
-            size,
-            patch,
-            spec.patch_size,
-            first=isinstance(spec, SiglipVisionSpec),
-        )
-        self.position_embedding = build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
+        name = "" if pooled else "vision_model."
+        with build.beside_layers():
+            self.patch_embedding = build.convolution(
+                name + "embeddings.patch_embedding",
+                spec.num_channels,
+                size,
+                patch,
+                spec.patch_size,
+                first=isinstance(spec, SiglipVisionSpec),
+            )
+            self.position_embedding = build.embedding(name + "embeddings.position_embedding", spec.patches, size, first=False)
         self.states = frozenset(states)
-        self.layers = encoder(spec, build, "vision_model.layers", self.states, "" if pooled else "vision_model.")
-        with build.unlearning(bool(states)):
-            self.post_layernorm = build.layer_norm("vision_model.post_layernorm", size)
-        if isinstance(spec, SiglipVisionSpec):
-            self.position_ids = build.buffer("vision_model.position_ids", (1, spec.patches), dtypes.int64)
-        self.head = None
-        if isinstance(spec, SiglipVisionSpec) and spec.vision_use_head and pooled:
-            with build.unlearning(True):
-                self.head = PoolingHead(spec, build, "vision_model.head")
+        self.layers = encoder(spec, build, "vision_model.layers", self.states, name)
+        with build.beside_layers():
+            with build.unlearning(bool(states)):
+                self.post_layernorm = build.layer_norm(name + "post_layernorm", size)
+            if isinstance(spec, SiglipVisionSpec):
+                self.position_ids = build.buffer(name + "embeddings.position_ids", (1, spec.patches), dtypes.int64)
+            self.head = None
+            if isinstance(spec, SiglipVisionSpec) and spec.vision_use_head and pooled:
+                with build.unlearning(True):
+                    self.head = PoolingHead(spec, build, "head")
 
     def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Last hidden states of images, what its head makes of them where it has one, and the other states that are read."""

@@ -72,9 +72,13 @@ class TextModel:
 
     def __init__(self, spec: SiglipTextSpec, build: Builder):
         places = spec.max_position_embeddings
-        self.token_embedding = build.embedding("text_model.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
-        self.position_embedding = build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
-        self.position_ids = build.buffer("text_model.position_ids", (1, places), dtypes.int64)
+        self.token_embedding = build.embedding(
+            "text_model.embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True
+        )
+        self.position_embedding = build.embedding(
+            "text_model.embeddings.position_embedding", places, spec.hidden_size, first=False
+        )
+        self.position_ids = build.buffer("text_model.embeddings.position_ids", (1, places), dtypes.int64)
         self.layers = encoder(spec, build, "text_model.layers", path="text_model.")
         self.final_layer_norm = build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
         self.head = build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
