@@ -8,7 +8,7 @@ the same number, as nearly as that goes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pydantic import model_validator
 
@@ -58,20 +58,11 @@ class JetMoeSpec(RotarySpec, MoeSpec):
     @model_validator(mode="before")
     @classmethod
     def _queries(cls, given: Any) -> Any:
-        """The heads of queries, which follow from those of keys."""
-        if not isinstance(given, Mapping) or "num_attention_heads" in given:
+        """The heads of queries, which follow from those of keys, whatever else a config.json says, as transformers has it."""
+        if not isinstance(given, Mapping):
             return given
         keys, used = given.get("num_key_value_heads", 16), given.get("num_experts_per_tok", 2)
         return {**given, "num_attention_heads": keys * used} if isinstance(keys, int) and isinstance(used, int) else given
-
-    @model_validator(mode="after")
-    def _each_a_query(self) -> Self:
-        if self.num_attention_heads != self.num_key_value_heads * self.num_experts_per_tok:
-            raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not num_key_value_heads {self.num_key_value_heads} x "
-                f"num_experts_per_tok {self.num_experts_per_tok}"
-            )
-        return self
 
     def config(self) -> dict[str, Any]:
         return {name: value for name, value in super().config().items() if name != "num_attention_heads"}
