@@ -15,13 +15,12 @@ from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
-from estimator.pipeline.defaults import CLIP
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
-from estimator.pipeline.remedies import EXPERTS
 from estimator.pipeline.verdict import offered
 from estimator.planner.changes import Change, smallest_change
 from estimator.planner.headline_answer import Fit, FitRow, HourlyPrice
+from estimator.planner.headline_notes import of_platform, seen, taken_for_granted
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import HOURS, SPEED, Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
@@ -40,16 +39,6 @@ CONTEXT = 4096
 SERVED = "are what a training run processes; this is served"
 SEQUENCE = 2048
 """Tokens of a sequence in training, likewise."""
-STRATEGIES = {
-    "ddp": "DDP (adapters)",
-    "fsdp2": "FSDP2",
-    "hsdp": "HSDP (a group in each node)",
-    "zero3": "ZeRO-3",
-    "zero2": "ZeRO-2",
-    "fsdp1": "FSDP1",
-    "tensor": "tensor parallelism (one sequence for a node)",
-}
-"""What a row may be spread by, in the order in which it is tried, in words."""
 
 
 def fit(
@@ -106,11 +95,11 @@ def fit(
             *understood,
             *[said.replace(OF_THE_JOB, OF_ONE_ROW) for said in found.assumptions],
             *question.counted,
-            *filter(None, [_seen(found.spec) if any(way.part == "training" for way in asked) else ""]),
+            *filter(None, [seen(found.spec) if any(way.part == "training" for way in asked) else ""]),
             *card.assumptions,
-            *filter(None, [_of_platform(card, kind)]),
+            *filter(None, [of_platform(card, kind)]),
             *without_cuda(card),
-            *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec, card.ram),
+            *taken_for_granted([way for way in asked if not way.refusal(kind)], serving, training, found.spec, card.ram),
             *([SPEED] if any(row.tokens_per_second for row in rows) else []),
             *([HOURS] if any(row.hours for row in rows) else []),
         ],
@@ -140,20 +129,6 @@ def _rent(machine: Hardware, card: Capacity, written: str) -> HourlyPrice | None
     from estimator.planner.renting import hourly_price  # prices are loaded where there may be one
 
     return hourly_price(machine, card.accelerator.name, written)
-
-
-def _of_platform(card: Capacity, kind: Platform) -> str:
-    """What is to be known of the kind of card, or of a machine without one."""
-    name = "a CPU" if card.ram else card.accelerator.name if card.accelerator else ""
-    return f"{name}: {kind.says}" if name and kind.says else ""
-
-
-def _seen(spec: ModelSpec) -> str:
-    """What is said of a model that sees images or hears: how it is trained here, or what to ask about instead."""
-    if not ((spec.sees or spec.hears) and spec.forward_modelled):
-        return spec.instead
-    does = " and ".join(["sees images"] * spec.sees + ["hears"] * spec.hears)
-    return f"training: on texts alone, with what {does} in memory"
 
 
 def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
@@ -202,69 +177,6 @@ def _adaptable(way: Way, spec: ModelSpec) -> Way:
     given = {"exclude": list(spec.without_lora), "targets": list(spec.lora_by_name)}
     given = {name: value for name, value in given.items() if value}
     return way if adapter is None or not given else way.changed(adapter={**adapter, **given})
-
-
-def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], spec: ModelSpec, in_ram: bool) -> list[str]:
-    """What the rows take for granted. `in_ram`: there is no GPU."""
-    by_llamacpp = {way.gguf for way in asked if way.part == "serving"}
-    trained = [way.settings for way in asked if way.part == "training"]
-    lora = next((each["adapter"] for each in trained if "adapter" in each), None)
-    half = "fp16" if any(each["precision"].startswith("16") for each in trained) else "bf16"
-    scaled = ", fp16 arithmetic (autocast) and a GradScaler" if half == "fp16" else ""
-    but = f" but {', '.join(lora['exclude'])}, on which PEFT puts none" if lora and "exclude" in lora else ""
-    pure = "; pure bf16: all in bf16" if half == "bf16" else ""
-    requests = _so_many(serving["concurrency"], serving["context"])
-    sequences = training["micro_batch_size"]
-    batch = _so_many(sequences, training["sequence_length"])
-    if spec.listens:
-        clips = "one clip" if sequences == 1 else f"{sequences} clips"
-        batch = f"{clips} of {CLIP.seconds:g} s"
-    said = []
-    if False in by_llamacpp:
-        said.append(
-            f"serving: vLLM, {requests}, 92 % of the card; fp8 with a scale for each tensor, 4-bit as an AWQ checkpoint stores "
-            "weights, in groups of 128"
-        )
-    if True in by_llamacpp:
-        lies = "all layers in RAM" if in_ram else "all layers on the GPUs of a node"
-        said.append(f"serving: llama.cpp, {requests}, {lies}, cache in fp16")
-    if trained:
-        layers = "every layer recomputed" if spec.recomputed else "no layer recomputed"
-        said.append(f"training: transformers on torch, {batch} per GPU, {spec.attentions[0]}, {layers}, AdamW (fused)")
-    if lora:
-        on = "all linear layers" if isinstance(lora["targets"], str) else ", ".join(lora["targets"])
-        said.append(
-            f"LoRA: rank {lora['rank']} on {on}{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} arithmetic{pure}"
-        )
-    if spec.has_experts and any("quantization" in each for each in trained):
-        said.append(
-            "QLoRA: experts stay as they are: transformers 5 holds a layer's as one tensor, which bitsandbytes leaves whole; "
-            f"{EXPERTS} does, as axolotl can"
-        )
-    if trained:
-        tries = {strategy for way in asked for strategy in way.strategies}
-        names = ", ".join(name for strategy, name in STRATEGIES.items() if strategy in tries)
-        said.append(f"training on several GPUs: the first that fits of {names}")
-    if False in by_llamacpp:
-        said.append(
-            "serving on several GPUs: each layer split over those of a node (tensor parallel), "
-            "layers over nodes (pipeline) where one is too small"
-        )
-        said.append("per GPU, serving: what vLLM's share of the card must hold; the CUDA context lies beside it")
-    if in_ram:
-        return [
-            *said,
-            "needed: weights, cache and compute buffers; not counted: the program itself, and what its kernels work in",
-        ]
-    return [
-        *said,
-        "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
-        "not counted: workspaces inside kernels other than attention's",
-    ]
-
-
-def _so_many(count: int, tokens: int) -> str:
-    return f"one sequence of {tokens} tokens" if count == 1 else f"{count} sequences of {tokens} tokens each"
 
 
 @uncollected()
