@@ -126,6 +126,7 @@ REMADE = {"README.md", *(f"{name}.md" for name in ANSWERED)}
 """Pages whose commands with output are run by tests/docs/test_documents.py, which compares the output."""
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "command", [c for c in _of("willitfit") if c.place != "errors.md" and not (c.shown and c.place in REMADE)], ids=str
 )

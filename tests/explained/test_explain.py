@@ -213,6 +213,7 @@ def test_an_engine_whose_weights_are_too_large_is_told_so() -> None:
     assert found.hypotheses[0].slug == "too-large"
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("row", reports(), ids=lambda row: row["name"])
 def test_public_reports(row: dict[str, Any]) -> None:
     """What is recorded of each, right or wrong."""

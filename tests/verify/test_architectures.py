@@ -11,6 +11,7 @@ from tests.architectures import asked, config, types
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [

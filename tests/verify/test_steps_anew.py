@@ -14,7 +14,7 @@ SHARE = 32
 ANEW = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDGES for case in of_every_family(judge, SHARE)]
 
 
-@pytest.mark.share(16)
+@pytest.mark.share(24)
 @pytest.mark.parametrize(("judge", "case"), ANEW)
 def test_torch_allocates_what_it_did(judge: str, case: dict[str, Any]) -> None:
     if case.get("training", {}).get("objective"):
