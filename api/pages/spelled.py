@@ -30,8 +30,8 @@ LENGTHS = {"sequence": ("training.sequence_length",)}
 def meant(asked: Asked) -> Asked:
     """The items of a job with their own names where they were written as people do. Raises `InvalidJob` for a use that is none,
     and `NotModelled` for one that its hardware does not have; what is no field stays, for the job to refuse."""
-    items = _on([(name, value) for name, value in asked.items if not name.startswith(TRACKERS)])
-    given = Asked(items)
+    given = placed(asked)
+    items = given.items
     uses = [given.get(name).lower() for name in USES if given.get(name)]
     use = uses[0] if uses else _task(name for name, _ in items if name not in OF_MODEL)
     if not use:
@@ -51,16 +51,15 @@ def use_of(asked: Asked) -> str:
     return next((value for name in USES if (value := asked.get(name).lower()) not in ("", "train")), "")
 
 
-def _on(items: Items) -> Items:
-    """The hardware as `on`; `gpus` beside it counts."""
-    if any(name == "on" for name, _ in items):
-        return items
+def placed(asked: Asked) -> Asked:
+    """The hardware as `on`, where `gpus` beside it counts; without what other sites put behind an address."""
+    items = [(name, value) for name, value in asked.items if not name.startswith(TRACKERS)]
     named = dict(items)
     name = next((name for name in HARDWARE if name in named), None)
-    if name is None:
-        return items
+    if name is None or "on" in named:
+        return Asked(items)
     count = f"{named['gpus'].strip()}x " if "gpus" in named else ""
-    return [("on", f"{count}{named[name].strip()}"), *(item for item in items if item[0] not in (name, "gpus"))]
+    return Asked([("on", f"{count}{named[name].strip()}"), *(item for item in items if item[0] not in (name, "gpus"))])
 
 
 def _task(names: Iterable[str]) -> str:

@@ -31,6 +31,12 @@ QUESTIONS = [
     ({"model": "gpt2", "on": "t4"}, "tight", "6 of 8 usual ways fit"),
     ({"task": "train", "model": "gpt2", "on": "rtx-4090", "training.precision": "bf16-true"}, "fits", "fits · 2.2 of 23.6 GiB"),
     ({"task": "train", "model": "gpt2"}, "unknown", "unknown · 3.2 GiB"),
+    (
+        {"way": "qlora", "model": "gpt2", "gpu": "rtx-4090", "training.micro_batch_size": "64"},
+        "does not fit",
+        "does not fit · 39.3 of 23.6 GiB",
+    ),
+    ({"task": "train", "way": "qlora", "model": "gpt2", "on": "rtx-4090"}, "fits", "fits · 1.4 of 23.6 GiB"),
     ({"model": "qwen2.5-7b", "on": "T4", "way": "serve-8bit"}, "unknown", "unknown"),
 ]
 """What is asked, the verdict that a badge has the colour of, and what it says."""

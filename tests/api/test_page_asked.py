@@ -146,6 +146,7 @@ def test_the_form_keeps_what_was_asked() -> None:
         ("/cost?model=gpt2&method=lora&training.tokens=10M&max_cost=much", 422, "write a number such as 500"),
         ("/cost?model=gpt2&method=lora&training.tokens=10M&max_cost=nan", 422, "write a number such as 500"),
         ("/which?model=gpt2&task=dance", 422, "write serve"),
+        ("/which?model=gpt2&task=train", 422, "'train' is no use of a model; write serve"),
         ("/which?model=gpt2&within=soon", 422, "write 24h"),
         ("/models?task=serve", 422, "give the hardware"),
         (f"/compare?{JOB}&b.on=nothing", 404, "nothing"),
