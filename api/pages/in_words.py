@@ -23,5 +23,7 @@ def in_words(view: str, given: Asked) -> tuple[str, Asked]:
         return view, given
     page, names = VIEWS.get(words[0], ("", ("model",)))
     said = zip(names, words[1:] if page else words, strict=False)
+    task = "way" if page == "limit" else "task"  # of a job `serve` is no usual way, spread over all GPUs, but what it says
     options = [(name.removeprefix("--"), value) for name, value in pairwise(words) if name.startswith("--") and name != "--fits"]
+    options = [(task if name == "task" else name, value) for name, value in options]
     return page, Asked([*said, *options, *given.without("model")])

@@ -20,7 +20,7 @@ from api.pages.in_words import in_words
         (
             "how many users can 8xH100 serve with llama 3.3 70b",
             "limit",
-            {"model": "llama 3.3 70b", "field": "serving.concurrency", "task": "serve", "on": "8xH100"},
+            {"model": "llama 3.3 70b", "field": "serving.concurrency", "way": "serve", "on": "8xH100"},
         ),
         ("llama 3 8b", "", {"model": "llama 3 8b"}),
     ],

@@ -39,6 +39,16 @@ QLORA_IN_FP16 = QLORA.replace("bf16-true", "16-true&training.autocast=true").rep
             "task=serve-4bit&model=gpt2&on=m4-16gb",
             "task=serve&serving.engine=llama.cpp&serving.weights=q4_k_m&model=gpt2&on=m4-16gb",
         ),
+        ("way=qlora&model=gpt2&on=2x24GB", f"{QLORA}&parallelism.strategy=ddp&model=gpt2&on=2x24GB"),
+        (
+            "way=serve&model=llama-3.3-70b&on=8xh100",
+            "task=serve&serving.weights=bf16&parallelism.tensor=8&model=llama-3.3-70b&on=8xh100",
+        ),
+        (
+            "way=serve&model=gpt2&on=8xh100",
+            "task=serve&serving.weights=bf16&parallelism.tensor=6&model=gpt2&hardware.gpu=h100&hardware.gpus=6",
+        ),
+        ("method=qlora&model=gpt2&on=2x24GB&tp=2", f"{QLORA}&model=gpt2&on=2x24GB&parallelism.tensor=2"),
         ("model=gpt2&gpu=t4&gpus=2", "model=gpt2&on=2x t4"),
         ("model=gpt2&hardware=24GB", "model=gpt2&on=24GB"),
         ("model=gpt2&on=t4&context=8k", "model=gpt2&on=t4&context=8k"),
