@@ -69,6 +69,7 @@ def test_what_people_write_by_hand_is_read_as_it_is_meant(written: str, same: st
     ("path", "status", "said"),
     [
         ("/?task=train&method=qlora&model=gpt2&on=24GB", 200, "Fine-tune gpt2 with QLoRA on 24GB: it fits"),
+        ("/cost?method=QLoRA&model=gpt2", 200, "Fine-tune gpt2 with QLoRA: what does it cost?"),
         ("/which?method=qlora&model=gpt2&memory=16GB", 200, "Which GPU? Fine-tune gpt2 with QLoRA"),
         ("/?model=gpt2&on=t4&context=1k&colour=red", 200, "not read: 'colour'"),
         ("/?task=finetune&model=gpt2", 422, "'finetune' is no task; write serve, serve-8bit,"),
