@@ -185,6 +185,12 @@ def test_who_may_frame_an_answer_is_a_setting(given: str, policy: str, set_to: p
     assert client.get("/?model=gpt2&on=t4").headers["content-security-policy"].endswith("frame-ancestors 'self'")
 
 
+def test_the_address_of_a_question_in_words_is_that_of_what_it_means() -> None:
+    found = client.get("/oembed", params={"url": "/?model=will+gpt2+fit+on+t4"}).json()
+    assert "/embed?model=gpt2&amp;on=t4" in found["html"]
+    assert client.get("/oembed", params={"url": "/?model=which+gpu+for+gpt2"}).status_code == 404
+
+
 def test_the_public_address_is_a_setting(set_to: pytest.MonkeyPatch) -> None:
     set_to.setenv("WILLITFIT_ADDRESS", "https://fit.example.org")
     set_to.setenv("WILLITFIT_ROOT_PATH", "/tools")
