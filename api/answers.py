@@ -283,10 +283,11 @@ LARGE = frozenset(
 )
 """Those that are several questions in one, so that no lane for small ones answers them."""
 LAYERS = re.compile(rb'(?<!gpu_)(?:layers?|depth|blocks)"\s*:\s*"?(\d+)')
-"""How deep a model is that a job brings along, by what `config.json`s call it."""
+"""How deep a model is that a job brings along, by what `config.json`s call it. What is read wrongly changes where a question
+waits, never its answer."""
 MOST_LAYERS = 256
-"""Layers of a small question: each takes some 2 ms where the allocator is played with all of them. No published model has half as
-many."""
+"""Layers of a small question: each takes some 2 ms where the allocator is played with all of them. The deepest model of the
+catalogue has 162."""
 
 
 def lane(kind: str, arguments: dict[str, Any]) -> int:

@@ -208,7 +208,7 @@ def _lowered(text: str) -> str:
 
 def cost(asked: Asked) -> dict[str, Any]:
     """Every way to rent what a training run needs; of a served job, what its answer says."""
-    method = asked.get("method")
+    method = asked.get("method").lower()
     if method and method not in METHODS:
         raise InvalidValue(f"{shown(method)} is no way to train; write {', '.join(METHODS)}", "method")
     if method:

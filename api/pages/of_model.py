@@ -140,7 +140,7 @@ def file(asked: Asked) -> dict[str, Any]:
 
 
 def _task(asked: Asked) -> str:
-    task = use_of(asked) or "serve"
+    task = use_of(asked) or asked.get("task", "serve")
     if task not in TASKS:
         raise InvalidValue(f"{shown(task)} is no use of a model; write {', '.join(TASKS)}", "task")
     return task

@@ -9,6 +9,7 @@ from estimator.contract.job import Hardware, Job, Serving, Training
 from estimator.facts.spelling import shown
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import read_hardware
+from estimator.planner.cases import usual_job
 from estimator.planner.numbers import OTHERWISE, POSITIONS
 from estimator.planner.ways import platform, slug, ways
 
@@ -30,18 +31,21 @@ LENGTHS = {"sequence": ("training.sequence_length",)}
 def meant(asked: Asked) -> Asked:
     """The items of a job with their own names where they were written as people do. Raises `InvalidJob` for a use that is none,
     and `NotModelled` for one that its hardware does not have; what is no field stays, for the job to refuse."""
-    items = _on([(name, value) for name, value in asked.items if not name.startswith(TRACKERS)])
-    given = Asked(items)
+    given = placed(asked)
+    items = given.items
     uses = [given.get(name).lower() for name in USES if given.get(name)]
     use = uses[0] if uses else _task(name for name, _ in items if name not in OF_MODEL)
     if not use:
         return given
-    said = _use(use, given.get("on"))
+    plain = use in ("train", "serve") and not given.get("way")
+    said = [("task", use)] if plain else _way(use, given.get("on"))
     task = said[0][1]
     if uses and uses[-1] in ("train", "serve") and uses[-1] != task:
         raise Contradiction(f"{shown(use)} is no way to {uses[-1]}", "task")
     own = [(_field(name, task), value) for name, value in items if name not in USES]
     own = [(name, in_full(value.strip()) if name in POSITIONS else value) for name, value in own]
+    if not plain and not any(name.startswith("parallelism.") for name, _ in own):
+        said, own = _spread(said, own, use)
     names = {name for name, _ in own}
     return Asked([*(item for item in said if item[0] not in names), *own])
 
@@ -51,16 +55,15 @@ def use_of(asked: Asked) -> str:
     return next((value for name in USES if (value := asked.get(name).lower()) not in ("", "train")), "")
 
 
-def _on(items: Items) -> Items:
-    """The hardware as `on`; `gpus` beside it counts."""
-    if any(name == "on" for name, _ in items):
-        return items
+def placed(asked: Asked) -> Asked:
+    """The hardware as `on`, where `gpus` beside it counts; without what other sites put behind an address."""
+    items = [(name, value) for name, value in asked.items if not name.startswith(TRACKERS)]
     named = dict(items)
     name = next((name for name in HARDWARE if name in named), None)
-    if name is None:
-        return items
+    if name is None or "on" in named:
+        return Asked(items)
     count = f"{named['gpus'].strip()}x " if "gpus" in named else ""
-    return [("on", f"{count}{named[name].strip()}"), *(item for item in items if item[0] not in (name, "gpus"))]
+    return Asked([("on", f"{count}{named[name].strip()}"), *(item for item in items if item[0] not in (name, "gpus"))])
 
 
 def _task(names: Iterable[str]) -> str:
@@ -83,10 +86,8 @@ def _field(name: str, task: str) -> str:
     return next((other for other in others if other.startswith((f"{part}.", "parallelism."))), name)
 
 
-def _use(name: str, on: str) -> Items:
-    """The task, and the fields, that a use of a model is on some hardware."""
-    if name in ("train", "serve"):
-        return [("task", name)]
+def _way(name: str, on: str) -> Items:
+    """The task, and the fields, that a usual way of using a model is on some hardware."""
     slug(name)
     kind = platform(capacity(read_hardware(on).hardware if on else Hardware()))
     way = next((way for way in ways(kind, {}, {}) if way.answers(name)), None)
@@ -94,3 +95,16 @@ def _use(name: str, on: str) -> Items:
     if way is None or refused is not None:
         raise NotModelled(refused.why if refused else f"not among the usual ways of using a model on {kind.name}", name)
     return [("task", way.job["task"]), *job_fields({way.part: way.settings}).items()]
+
+
+def _spread(said: Items, own: Items, way: str) -> tuple[Items, Items]:
+    """Both with the parallelism of a usual way over several GPUs, as the headline has it: at times of fewer of them."""
+    given = Asked(own)
+    machine = read_hardware(given.get("on")).hardware if given.get("on") else Hardware()
+    if not given.get("model") or machine.gpus * machine.nodes == 1:
+        return said, own
+    job = usual_job(given.get("model"), machine, way, allow_files=False)
+    if job["hardware"] != machine:
+        place = job_fields({"hardware": job["hardware"].model_dump(mode="json", exclude_defaults=True)})
+        own = [*place.items(), *(item for item in own if item[0] != "on")]
+    return [*said, *job_fields({"parallelism": job.get("parallelism", {})}).items()], own

@@ -24,10 +24,7 @@ from .forms import TASKS
 from .job import hardware, job_items, what
 from .of_model import LENGTHS, needed
 from .pictures import room
-from .spelled import meant, use_of
-
-OTHERS = ("way", "label")
-"""Fields that are no job's."""
+from .spelled import meant, placed, use_of
 
 
 class Summary(NamedTuple):
@@ -56,14 +53,15 @@ class Summary(NamedTuple):
 
 def summary(asked: Asked) -> Summary:
     """The answer to what was asked. Raises as `estimate` and `fit` do."""
+    asked = placed(Asked(asked.without("label")))
     use = use_of(asked)
-    if asked.get("task") in ("train", "serve"):
+    if asked.get("task") in ("train", "serve") or any("." in name for name, _ in asked.items):
         return _of_job(asked)
     return _of_way(asked, slug(use)) if use else _of_all(asked)
 
 
 def _of_job(asked: Asked) -> Summary:
-    items = meant(Asked(asked.without(*OTHERS))).items
+    items = meant(asked).items
     answer = estimate(job_mapping(items), allow_files=False)
     where = asked.get("on") or hardware(answer.job["hardware"])
     total, limit = answer.memory.total_bytes, room(answer)

@@ -15,8 +15,9 @@ from .. import documentation
 from ..asking import ask
 from ..observed import POLICY_NAME, policy
 from ..page import link
-from ..pages.asked import Items
+from ..pages.asked import Items, asked
 from ..pages.badge import OTHERWISE, Badge, drawn
+from ..pages.in_words import in_words
 from ..problems import MEDIA_TYPE
 from ..settings import settings
 
@@ -129,4 +130,7 @@ def _asked(url: str, here: str) -> Items:
     ours = not parts.netloc or f"{parts.scheme}://{parts.netloc}" == here
     if not ours or parts.path.removeprefix(f"{settings().root_path}/") not in PAGES or not dict(items).get("model"):
         raise HTTPException(404, NONE_OF_OURS)
-    return items
+    view, given = in_words("", asked(items))
+    if view:
+        raise HTTPException(404, NONE_OF_OURS)
+    return given.items

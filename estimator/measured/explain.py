@@ -56,9 +56,9 @@ def explain(
     hypotheses = [] if found.same else list(_hypotheses(found, record, asked, allow_files))
     said = list(refused(found, record))
     large = list(too_large(found, record))
-    so = [] if large else list(_too_large_so(hypotheses, record, asked, allow_files))
+    as_it_ran = [] if large else list(_too_large_as_it_ran(hypotheses, record, asked, allow_files))
     ranked = sorted([*large, *said, *hypotheses, *said_by_record(found, record)], key=_rank)
-    ranked = [*ranked[: NAMED - len(so)], *so]  # what follows from a reason comes after all of them
+    ranked = [*ranked[: NAMED - len(as_it_ran)], *as_it_ran]  # what follows from a reason comes after all of them
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -116,7 +116,7 @@ def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: boo
             yield one
 
 
-def _too_large_so(hypotheses: list[Hypothesis], record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
+def _too_large_as_it_ran(hypotheses: list[Hypothesis], record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
     """Where the job would fit as it is written, but ran in a way that explains the record and needs more than the card has."""
     for one in hypotheses:
         if one.explains and one.change:

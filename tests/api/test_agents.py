@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 TOOLS = {"fit", "which", "estimate", "limit", "plan", "budget", "read_config", "find_models", "find_gpus"}
 JOB = {"model": "gpt2", "hardware": {"gpu": "t4"}, "training": {"tokens": "1B"}}
 ASKED: list[tuple[str, dict[str, Any]]] = [
-    ("fit", {"model": "gpt2", "on": "t4"}),
+    ("fit", {"model": "gpt2", "on": "t4", "tokens": "1B"}),
     ("fit", {"model": "gpt2", "on": "t4", "detail": "full"}),
     ("which", {"model": "gpt2", "task": "serve-4bit", "memory": "24GB", "top": 2}),
     ("estimate", {"job": JOB}),

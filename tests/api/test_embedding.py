@@ -31,6 +31,12 @@ QUESTIONS = [
     ({"model": "gpt2", "on": "t4"}, "tight", "6 of 8 usual ways fit"),
     ({"task": "train", "model": "gpt2", "on": "rtx-4090", "training.precision": "bf16-true"}, "fits", "fits · 2.2 of 23.6 GiB"),
     ({"task": "train", "model": "gpt2"}, "unknown", "unknown · 3.2 GiB"),
+    (
+        {"way": "qlora", "model": "gpt2", "gpu": "rtx-4090", "training.micro_batch_size": "64"},
+        "does not fit",
+        "does not fit · 39.3 of 23.6 GiB",
+    ),
+    ({"task": "train", "way": "qlora", "model": "gpt2", "on": "rtx-4090"}, "fits", "fits · 1.4 of 23.6 GiB"),
     ({"model": "qwen2.5-7b", "on": "T4", "way": "serve-8bit"}, "unknown", "unknown"),
 ]
 """What is asked, the verdict that a badge has the colour of, and what it says."""
@@ -177,6 +183,12 @@ def test_who_may_frame_an_answer_is_a_setting(given: str, policy: str, set_to: p
     assert said.endswith(f"frame-ancestors {policy}")
     assert "default-src 'none'" in said
     assert client.get("/?model=gpt2&on=t4").headers["content-security-policy"].endswith("frame-ancestors 'self'")
+
+
+def test_the_address_of_a_question_in_words_is_that_of_what_it_means() -> None:
+    found = client.get("/oembed", params={"url": "/?model=will+gpt2+fit+on+t4"}).json()
+    assert "/embed?model=gpt2&amp;on=t4" in found["html"]
+    assert client.get("/oembed", params={"url": "/?model=which+gpu+for+gpt2"}).status_code == 404
 
 
 def test_the_public_address_is_a_setting(set_to: pytest.MonkeyPatch) -> None:

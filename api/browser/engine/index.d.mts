@@ -15,6 +15,10 @@ export interface FitQuestion {
   sequence?: number | null;
   /** Sequences in training on each GPU at a time. */
   batch?: number;
+  /** Only the rows of one way: serve, serve-8bit, serve-4bit, serve-gguf, qlora, lora, full, full-mixed. */
+  task?: string | null;
+  /** What a training run processes, for its hours and its cost: 100M, 1e9. */
+  tokens?: string | null;
 }
 
 /** Why a question is refused (RFC 9457). */

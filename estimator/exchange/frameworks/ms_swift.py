@@ -22,7 +22,8 @@ TUNERS = ("lora", "full", "adalora", "vera", "boft", "ia3", "longlora")
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
     if conf.launch.program.rpartition(" ")[2] in ms_swift_serving.COMMANDS:
-        return ms_swift_serving.read(conf)
+        ms_swift_serving.read(conf)
+        return
     trainer.switched_off(conf)
     conf.put("model", conf.text("model"))
     spreading.spread(conf)
@@ -79,7 +80,6 @@ def read(conf: Configuration) -> None:
     _objective(conf)
     trainer.towers(conf, "freeze_llm", "freeze_vit", "freeze_aligner")
     spreading.hardware(conf)
-    return None
 
 
 def _liger(conf: Configuration) -> None:

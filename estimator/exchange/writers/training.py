@@ -15,8 +15,6 @@ ATTENTION = {"flash_attention_2": "fa2", "flash_attention_3": "fa3", "sdpa": "sd
 """LLaMA-Factory's names."""
 FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attention_3"}
 """ms-swift's."""
-
-
 PAIRS = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "reward": "rm"}
 """Objectives of preferences, and what LLaMA-Factory and ms-swift call them."""
 
