@@ -105,6 +105,25 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
             "how many people at once can qwen3 8b serve on a 4090?",
             ["max", "qwen3 8b", "serving.concurrency", "--task", "serve", "--on", "a 4090"],
         ),
+        ("how many GPU(s) do I need to run 70B, please?", ["which", "70B"]),
+        ("how many h100s to serve 20 users with 70B", ["70B", "--on", "h100", "--concurrency", "20"]),
+        ("could I serve 70B to 20 users on 8xH100", ["70B", "--on", "8xH100", "--concurrency", "20"]),
+        ("how much gpu memory to fine-tune 8B with lora", ["which", "8B", "--task", "lora"]),
+        ("how much vram for 70B at 4 bit", ["which", "70B", "--task", "serve-4bit"]),
+        ("can I do a full fine-tune of 8B on 80GB", ["8B", "--on", "80GB", "--task", "full"]),
+        ("cheapest gpu for running 13B", ["which", "13B"]),
+        ("what do I need to run 70B", ["which", "70B"]),
+        ("do I need an H100 for 70B", ["70B", "--on", "an H100"]),
+        ("I have a 4090, can I run 13B?", ["13B", "--on", "a 4090"]),
+        ("does 13B fit 24GB", ["13B", "--on", "24GB"]),
+        ("what context can I get with 8B on 24GB", ["8B", "--on", "24GB"]),
+        ("how long would training 70B on 8xH100 take", ["70B", "--on", "8xH100"]),
+        ("what is the largest model I can run on 24GB", ["models", "--fits", "--on", "24GB"]),
+        (
+            "how many users can I serve with 8B on a 4090",
+            ["max", "8B", "serving.concurrency", "--task", "serve", "--on", "a 4090"],
+        ),
+        ("how many users can 8xH100 serve with 70B at 32k context", None),
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
@@ -120,11 +139,17 @@ def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str]
         (["llama", "3", "8b"], "willitfit 'llama 3 8b' --on"),
         (["estmate", "job.yaml"], "did you mean willitfit estimate job.yaml?"),
         ([""], "say what it is to run on"),
+        (["how", "many", "4090s"], "not understood: 'how many 4090s'. Ask 'will 13B fit on 2x24GB'"),
     ],
 )
 def test_a_name_without_hardware_is_told_how_to_go_on(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_question_of_an_unknown_model_says_how_it_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wil", "13B", "fit", "on", "24GB"]) == 3
+    assert "The question was read as: willitfit 'wil 13B' --on 24GB" in capsys.readouterr().err
 
 
 def test_a_usual_way_of_using_a_model_is_a_job(capsys: pytest.CaptureFixture[str]) -> None:
