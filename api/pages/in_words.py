@@ -9,8 +9,8 @@ from estimator.cli.questions import asked as spoken
 from .asked import Asked
 from .spelled import HARDWARE
 
-VIEWS = {"which": ("which", "model"), "models": ("models", "")}
-"""The page of what a command answers, and what stands after the command."""
+VIEWS = {"which": ("which", ("model",)), "models": ("models", ()), "max": ("limit", ("model", "field"))}
+"""The page of what a command answers, and the fields that stand after the command."""
 
 
 def in_words(view: str, given: Asked) -> tuple[str, Asked]:
@@ -21,7 +21,7 @@ def in_words(view: str, given: Asked) -> tuple[str, Asked]:
     words = spoken(question)
     if words is None:
         return view, given
-    page, of = VIEWS.get(words[0], ("", "model"))
-    subject = words[1] if page else words[0]
+    page, subjects = VIEWS.get(words[0], ("", ("model",)))
+    said = zip(subjects, words[1:] if page else words, strict=False)
     fields = [(name.removeprefix("--"), value) for name, value in pairwise(words) if name.startswith("--") and name != "--fits"]
-    return page, Asked([*([(of, subject)] if of else []), *fields, *given.without("model")])
+    return page, Asked([*said, *fields, *given.without("model")])

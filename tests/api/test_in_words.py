@@ -17,6 +17,11 @@ from api.pages.in_words import in_words
         ("what gpu do I need to fine-tune llama 3 8b", "which", {"model": "llama 3 8b", "task": "qlora"}),
         ("what models fit on 24GB", "models", {"on": "24GB"}),
         ("how long to train 8B on 8xH100 with 1B tokens", "", {"model": "8B", "on": "8xH100", "tokens": "1B"}),
+        (
+            "how many users can a 4090 serve with 8B",
+            "limit",
+            {"model": "8B", "field": "serving.concurrency", "task": "serve", "on": "a 4090"},
+        ),
         ("llama 3 8b", "", {"model": "llama 3 8b"}),
     ],
 )
