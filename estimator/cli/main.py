@@ -158,7 +158,7 @@ def _configuration(options: argparse.Namespace) -> int | None:
     if not is_configuration(path):
         return None
     if options.task is not None:
-        raise Contradiction(f"{options.model} says its task itself; --task is of a model's name", "--task")
+        raise inputs.says_its_task(options.model)
     found = answer(inputs.with_data(read_file(path, options.on, options.of), options), today=inputs.today())
     if options.json:
         sys.stdout.write(found.to_json())

@@ -158,6 +158,18 @@ def test_a_usual_way_of_using_a_model_is_a_job(capsys: pytest.CaptureFixture[str
     (row,) = json.loads(printed(capsys, "gpt2", "--json", *on))["rows"]
     assert answer["memory"]["total_bytes"] == row["total_bytes"]
     assert "training.sequence_length: 1,024" in printed(capsys, "max", "gpt2", "training.sequence_length", *on)
+    assert main(["estimate", str(ROOT / "docs" / "examples" / "qlora.yaml"), *on]) == 2
+    assert "qlora.yaml says its task itself" in capsys.readouterr().err
+
+
+def test_a_file_of_a_framework_is_answered_with_and_without_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", str(ROOT / "docs" / "examples" / "axolotl.yaml"), "--json"]
+    whole, none = (json.loads(printed(capsys, *asked, *on))["memory"] for on in (["--on", "80GB"], []))
+    assert whole["total_bytes"] > 0
+    assert none["capacity_bytes"] is None
+
+
+def test_a_model_alone_is_told_what_to_say_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "gpt2"]) == main(["estimate", "gpt2", "--task", "qlora"]) == 2
     said = capsys.readouterr().err
     assert "say it beside the name, `--task qlora --on rtx-4090`" in said
