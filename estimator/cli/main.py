@@ -139,10 +139,11 @@ def _without_hardware(model: str) -> InvalidJob:
     from difflib import get_close_matches
 
     first, *more = model.split() or [""]
-    if more and first.lower() in ASKING:
-        return InvalidJob(f"not understood: {model!r}. {HOW_TO_ASK}", "question")
-    if meant := get_close_matches(first, COMMANDS, 1, 0.7):
+    meant = get_close_matches(first.lower(), [*COMMANDS, *ASKING], 1, 0.7)
+    if meant and meant[0] in COMMANDS:
         return InvalidJob(f"no command {first!r}: did you mean willitfit {' '.join([*meant, *more])}?", "command")
+    if meant and more:
+        return InvalidJob(f"not understood: {model!r}. {HOW_TO_ASK}", "question")
     return InvalidJob(f"say what it is to run on: willitfit '{model}' --on rtx-4090, 2x24GB, 8xH100, here …", "--on")
 
 

@@ -77,6 +77,7 @@ _WHICH = _any(
     rf"((what|which|how many|how much)(('s| is)( the)?)?( ({_BEST}))? {_KIND}s?{_NEEDS}|((the )?({_BEST}) )?{_KIND}s? (for|to))"
     rf"( (?P<does>{_DOES}|fits|qlora|lora)( of)?)? (?P<model>.+?)( (need|take|require|use|fit on|run on))?",
     rf"({_RUN} (?P<does>{_DOES}|qlora|lora)( of)?|what (do|would) (i|we) need for) (?P<model>.+)",
+    rf"(what|where) (can|could|should) (i|we) (?P<does>{_DOES}) (?P<model>.+?)( on)?( cheapest)?",
 )
 """Which card, how many of any, how much memory, where a run is cheapest."""
 _DETAILS = [
@@ -101,7 +102,8 @@ _TRAINS = re.compile(r"\b(train|fine|lora|qlora)", re.IGNORECASE)
 
 def asked(question: str) -> list[str] | None:
     """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; `which` and its
-    task where hardware is what is asked for, `models` where models are; None if it is no question, or longer than `LONGEST`."""
+    task where hardware is what is asked for, `models` where models are, `max` where users are; None if it is no question that is
+    understood, or longer than `LONGEST`."""
     if len(question) > LONGEST:
         return None
     text, details = " ".join(_NOTHING.sub("", question).split()).rstrip("?!,. "), list[str]()

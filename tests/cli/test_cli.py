@@ -113,6 +113,7 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
         ("can I do a full fine-tune of 8B on 80GB", ["8B", "--on", "80GB", "--task", "full"]),
         ("cheapest gpu for running 13B", ["which", "13B"]),
         ("what do I need to run 70B", ["which", "70B"]),
+        ("what can I run 70B on?", ["which", "70B"]),
         ("do I need an H100 for 70B", ["70B", "--on", "an H100"]),
         ("I have a 4090, can I run 13B?", ["13B", "--on", "a 4090"]),
         ("does 13B fit 24GB", ["13B", "--on", "24GB"]),
@@ -138,6 +139,9 @@ def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str]
     [
         (["llama", "3", "8b"], "willitfit 'llama 3 8b' --on"),
         (["estmate", "job.yaml"], "did you mean willitfit estimate job.yaml?"),
+        (["wich", "gpu", "for", "13B"], "did you mean willitfit which gpu for 13B?"),
+        (["waht", "about", "4090s"], "not understood: 'waht about 4090s'. Ask "),
+        (["whisper", "large", "v3"], "willitfit 'whisper large v3' --on"),
         ([""], "say what it is to run on"),
         (["how", "many", "4090s"], "not understood: 'how many 4090s'. Ask 'will 13B fit on 2x24GB'"),
     ],
