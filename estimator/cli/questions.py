@@ -87,8 +87,8 @@ _DETAILS = [
             "--concurrency",
             r"(^| )(for|with|to( serve)?) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)",
         ),
-        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( length)?"),
-        ("--context", r" (with|at) (an? )?(context|ctx)( length)?( of)? (?P<value>\d+k?)( tokens)?"),
+        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( (length|window))?"),
+        ("--context", r" (with|at) (an? )?(context|ctx)( (length|window))?( of)? (?P<value>\d+k?)( tokens)?"),
         ("--context", r" at (?P<value>\d+k)( tokens)?(?= |$)"),
         ("--task", r" (with|using|by) (?P<value>qlora|lora)\b"),
         ("--task", r"(^| )(a )?(?P<value>full|qlora|lora)y?(?= (fine|train))"),
@@ -97,6 +97,7 @@ _DETAILS = [
 ]
 """What may be said beside, and the option that means it."""
 _BITS = re.compile(r" (at|in|with|quantized to) (?P<bits>[48])[- ]?bits?(?= |$)", re.IGNORECASE)
+_ARTICLE = re.compile("^(an?|the) | model$", re.IGNORECASE)
 _TRAINS = re.compile(r"\b(train|fine|lora|qlora)", re.IGNORECASE)
 
 
@@ -117,18 +118,17 @@ def asked(question: str) -> list[str] | None:
     if said := _said(_MODELS, text):
         return ["models", "--fits", "--on", _place(said["hardware"]), *details]
     if said := _said(_USERS, text):
-        return (
-            None
-            if details
-            else ["max", said["model"], "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
-        )
+        if details:  # which `max` does not take
+            return None
+        return ["max", _model(said), "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
     if said := _said(_HEADLINE, text):
-        how, _, model = said["model"].partition(" ")
-        method = model and how.lower() in _METHODS
-        task = ["--task", how.lower()] if method and "--task" not in details else []
-        return [model.removeprefix("of ") if method else said["model"], "--on", _place(said["hardware"]), *task, *details]
+        how, _, model = _model(said).partition(" ")
+        if not model or how.lower() not in _METHODS:
+            return [_model(said), "--on", _place(said["hardware"]), *details]
+        task = [] if "--task" in details else ["--task", how.lower()]
+        return [model.removeprefix("of "), "--on", _place(said["hardware"]), *task, *details]
     if said := _said(_WHICH, text):
-        return ["which", said["model"], *([] if "--task" in details else _task(said["does"] or "")), *details]
+        return ["which", _model(said), *([] if "--task" in details else _task(said["does"] or "")), *details]
     return None
 
 
@@ -138,6 +138,10 @@ def _without(text: str, found: re.Match[str]) -> str:
 
 def _said(patterns: list[re.Pattern[str]], text: str) -> re.Match[str] | None:
     return next((match for pattern in patterns if (match := pattern.fullmatch(text))), None)
+
+
+def _model(said: re.Match[str]) -> str:
+    return _ARTICLE.sub("", said["model"])
 
 
 def _place(hardware: str) -> str:

@@ -113,6 +113,7 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
         ("can I do a full fine-tune of 8B on 80GB", ["8B", "--on", "80GB", "--task", "full"]),
         ("cheapest gpu for running 13B", ["which", "13B"]),
         ("what do I need to run 70B", ["which", "70B"]),
+        ("how many 4090s for a 70B model with an 8k context window", ["70B", "--on", "4090", "--context", "8k"]),
         ("what can I run 70B on?", ["which", "70B"]),
         ("do I need an H100 for 70B", ["70B", "--on", "an H100"]),
         ("I have a 4090, can I run 13B?", ["13B", "--on", "a 4090"]),
