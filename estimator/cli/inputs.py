@@ -45,10 +45,13 @@ def any_job(options: argparse.Namespace) -> str | dict[str, Any]:
     """The path of any file that is read as a job; what standard input says; or a usual way of using a model, where `--task` says
     which, spread over what `--on` says."""
     if (task := getattr(options, "task", None)) is not None:
+        from estimator.exchange.documents import is_configuration
         from estimator.planner.cases import usual_job
 
         if options.on is None:
             raise Contradiction("is of a model's name: say with --on what it is to run on, too", "--task")
+        if options.job == "-" or is_configuration(Path(options.job)):
+            raise says_its_task(options.job)
         on, options.on = options.on, None  # which may be more GPUs than it is spread over
         return usual_job(options.job, on, task)
     if options.job != "-":
@@ -56,6 +59,12 @@ def any_job(options: argparse.Namespace) -> str | dict[str, Any]:
     from estimator.exchange import Surroundings, read
 
     return read(standard_input(), around=Surroundings(allow_files=True)).job
+
+
+def says_its_task(job: str) -> Contradiction:
+    """The error of `--task` beside a file."""
+    job = "standard input" if job == "-" else job
+    return Contradiction(f"{job} says its task itself; --task is of a model's name", "--task")
 
 
 def with_data(found: Found, options: argparse.Namespace) -> Found:

@@ -18,7 +18,7 @@ from estimator.cli import inputs
 from estimator.cli.commands import COMMANDS
 from estimator.cli.commands.service import SERVICE
 from estimator.cli.parsers import command_parser, headline_parser
-from estimator.cli.questions import asked
+from estimator.cli.questions import ASKING, HOW_TO_ASK, asked
 from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
 
 COLLECTED = 50_000
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = given = list(sys.argv[1:] if argv is None else argv)
     try:
         if not arguments:
             headline_parser().print_help(sys.stderr)
@@ -50,13 +50,15 @@ def _main(argv: Sequence[str] | None) -> int:
         options = command_parser().parse_args(arguments) if command else headline_parser().parse_args(_joined(arguments))
         serves = getattr(options, "command", None) == "serve"
         for variable in ("specs", "prices", *(SERVICE if serves else ())):
-            if given := getattr(options, variable, None):
-                os.environ[f"WILLITFIT_{variable.upper()}"] = given
+            if named := getattr(options, variable, None):
+                os.environ[f"WILLITFIT_{variable.upper()}"] = named
         if isinstance(on := getattr(options, "on", None), str):
             options.on = _on(on)
         return COMMANDS[options.command].run(options) if command else _headline(options)
     except WillItFitError as error:
         print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
+        if arguments is not given:
+            print(f"The question was read as: willitfit {' '.join(map(_quoted, arguments))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()
@@ -128,13 +130,20 @@ def _headline(options: argparse.Namespace) -> int:
     return 1 if options.check and not any(row.fits for row in asked.rows) else 0
 
 
+def _quoted(word: str) -> str:
+    return f"'{word}'" if " " in word else word
+
+
 def _without_hardware(model: str) -> InvalidJob:
-    """What to write where a model's name stands alone, or the words are those of a command that is misspelt."""
+    """What to write where a model's name stands alone, a question is not understood, or a command is misspelt."""
     from difflib import get_close_matches
 
     first, *more = model.split() or [""]
-    if meant := get_close_matches(first, COMMANDS, 1, 0.7):
+    meant = get_close_matches(first.lower(), [*COMMANDS, *ASKING], 1, 0.7)
+    if meant and meant[0] in COMMANDS:
         return InvalidJob(f"no command {first!r}: did you mean willitfit {' '.join([*meant, *more])}?", "command")
+    if meant and more:
+        return InvalidJob(f"not understood: {model!r}. {HOW_TO_ASK}", "question")
     return InvalidJob(f"say what it is to run on: willitfit '{model}' --on rtx-4090, 2x24GB, 8xH100, here …", "--on")
 
 
@@ -150,7 +159,7 @@ def _configuration(options: argparse.Namespace) -> int | None:
     if not is_configuration(path):
         return None
     if options.task is not None:
-        raise Contradiction(f"{options.model} says its task itself; --task is of a model's name", "--task")
+        raise inputs.says_its_task(options.model)
     found = answer(inputs.with_data(read_file(path, options.on, options.of), options), today=inputs.today())
     if options.json:
         sys.stdout.write(found.to_json())

@@ -8,15 +8,39 @@ _METHODS = "qlora", "lora"
 """Ways of training that may stand before the model: qlora 13B on 24GB."""
 LONGEST = 400
 """Characters of a question."""
-_DOES = r"(run|serve|host|load|train|fine[- ]?tune)"
-_HOW = r"(how (fast|quick|quickly)|how many (tokens|tok)( per |/)s(ec(ond)?)?|what (speed|throughput))"
-_RUN = r"(how long|how much|what)( (does|would|will))?( it)?( (take|cost))? to"
-_FAR = r"what('s| is) the (max(imum)?|longest) (context|ctx)( (length|window))?( (for|of|with))?"
-_MANY = r"how many (users|people|requests)( at (once|a time|the same time))? (can|could|does|do|will|would)"
-_KIND = r"(gpu|graphics card|card|hardware|machine|vram|gpu memory|gpu ram|memory)"
-_ASKS = "do|does|did|can|could|would|should|will|is|are"
-_NEEDS = rf"( ({_ASKS}|it|i|we|you|one|need|needed|take|required|use|buy|rent|enough))*( (for|to))?"
+ASKING = frozenset(
+    {"how", "what", "what's", "which", "where", "who", "when", "why", "can", "could", "do", "does", "did", "will", "would"}
+    | {"should", "is", "are", "i", "please", "help", "tell"}
+)
+"""Words with which questions begin, and no model's name does."""
+HOW_TO_ASK = (
+    "Ask 'will 13B fit on 2x24GB', 'how fast is 70B on 8xH100 for 20 users', 'how many H100 for 70B', 'which gpu for 13B', "
+    "'what models fit on 24GB', or write willitfit MODEL --on HARDWARE"
+)
+_DOES = r"(run|serve|host|load|fit|hold|train|fine[- ]?tune|running|serving|hosting|training|fine[- ]?tuning)( of)?"
+_MODAL = "will|would|do|does|can|could|should"
+_WE = "i|we|you|it"
+_HOW = (
+    "(how (fast|quick|quickly)|how many (tokens|tok)( per |/)s(ec(ond)?)?|what (speed|throughput))"
+    rf"( ({_MODAL}) ({_WE}) get( from| with)?)?"
+)
+_RUN = rf"(how long|how much|what)( ({_MODAL}))?( ({_WE}))?( (take|cost|need))? to"
+_FAR = (
+    r"(what|how (much|long))('s| is)?( the)?( (max(imum)?|longest))?( a)? (context|ctx)( (length|window))?"
+    rf"( ({_MODAL}|is possible))?( ({_WE}))?( (get|have|use))?( (for|of|with))?"
+)
+_ONCE = "at (once|a time|the same time)"
+_MANY = rf"how many (concurrent |parallel )?(users|people|requests)( {_ONCE})? ({_MODAL})"
+_KIND = r"(gpu memory|gpu ram|gpu|graphics card|card|hardware|machine|vram|memory)"
+_ASKS = f"{_MODAL}|did|is|are"
+_NEEDS = rf"( ({_ASKS}|{_WE}|one|need|needed|take|required|use|buy|rent|enough))*( (for|to|with))?"
+_BEST = "cheapest|smallest|minimum|best"
+_AMOUNT = r"(\d+ ?x ?)?\d+ ?gi?b"
 _HERE = re.compile(r"(this|my) (machine|computer|laptop|pc|mac|gpu|card|box|server)", re.IGNORECASE)
+_NOTHING = re.compile(
+    r"(?<!\S)(please|pls|thanks|hi|hello|hey|tell me|locally)[,.!?]*(?!\S)|(?<=gpu)\(s\)|(?<=card)\(s\)", re.IGNORECASE
+)
+"""What says nothing of a question."""
 
 
 def _any(*patterns: str) -> list[re.Pattern[str]]:
@@ -25,67 +49,99 @@ def _any(*patterns: str) -> list[re.Pattern[str]]:
 
 
 _MODELS = _any(
-    r"(what|which) models? (can|will|could|do|does)? ?(i |we )?(fit|fits|run|serve)( run)? (on|in|with) (?P<hardware>.+)"
+    rf"(what( size)?|which|how (big|large) a)(('s| is) the)?( (largest|biggest|best))?( (models?|llms?))?( that)?"
+    rf"( ({_MODAL}|{_WE}))* (fit|fits|run|runs|serve)( run)? (on|in|with) (?P<hardware>.+)",
+    r"(what|which)(('s| is) the)?( (largest|biggest|best))? (models?|llms?) for (?P<hardware>.+)",
 )
 _USERS = _any(
+    rf"{_MANY} (i|we|you) (serve|handle) with (?P<model>.+?) on (?P<hardware>.+)",
     rf"{_MANY} (?P<model>.+?) (serve|handle|bear) on (?P<hardware>.+)",
+    rf"{_MANY} (?P<model>.+?) on (?P<hardware>.+) (serve|handle|bear)",
+    rf"{_MANY} use (?P<model>.+?)( {_ONCE})? on (?P<hardware>.+)",
     rf"{_MANY} (?P<hardware>.+?) (serve|handle|run|bear)( (with|of))? (?P<model>.+)",
 )
 _HEADLINE = _any(
-    rf"(({_HOW}|{_FAR}|{_RUN}) )?((is|will|would|does|do|can (i|we)) )?({_DOES} )?"
-    r"(?P<model>.+?)( (fit|run|work|go))? on (?P<hardware>.+)",
-    rf"(will|would|does|can (i|we)) ({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|with|using) (?P<hardware>.+)",
-    rf"(will|would|does|do|can|could) (?!(i|we|you) )(?P<hardware>.+?) ({_DOES}|fit|handle) (?P<model>.+)",
-    rf"(is|are) (?P<hardware>.+?) enough (for|to ({_DOES}|fit)) (?P<model>.+)",
+    rf"(({_HOW}|{_FAR}|{_RUN}|how long) )?((is|{_MODAL}) )?(({_WE}) )?(do )?({_DOES} )?"
+    rf"(?P<model>.+?)( ({_MODAL}))?( (fit|run|work|go|get|have|take))? on (?P<hardware>.+?)( take)?",
+    rf"({_MODAL}) (?P<model>.+?) (fit|run)( (in|into))? (?P<hardware>{_AMOUNT})",
+    rf"({_MODAL}) (({_WE}) )?({_DOES} )?(?P<model>.+?)( (fit|run|work))? (in|into|with|using) (?P<hardware>.+)",
+    rf"({_MODAL}) (?!({_WE}) )(?P<hardware>.+?) ({_DOES}|handle) (?P<model>.+)",
+    rf"(is|are) (?P<hardware>.+?) (enough|sufficient) (for|to)( {_DOES})? (?P<model>.+)",
+    rf"do (i|we) need (?P<hardware>.+?) (for|to)( {_DOES})? (?P<model>.+)",
+    rf"(on|with|(i|we) have) (?P<hardware>.+?),? ({_MODAL}) (({_WE}) )?({_DOES} )?(?P<model>.+?)( (fit|run|work))?",
     # how many of some card: of one it says what it would fit with
-    rf"how many (?P<hardware>(?!{_KIND}s?\b|tok|users)(\S+ ){{0,2}}?\S+?)s?(?= ({_ASKS}|to|for) ){_NEEDS}( {_DOES})? "
+    rf"how many (?P<hardware>(?!{_KIND}s?\b|tok|users|people)(\S+ ){{0,2}}?\S+?)s?(?= ({_ASKS}|to|for|with) ){_NEEDS}( {_DOES})? "
     r"(?P<model>.+?)( (need|take|require))?",
 )
 _WHICH = _any(
-    rf"(what|which|how many|how much)( is the)?( cheapest| smallest| best)? {_KIND}s?{_NEEDS}( (?P<does>{_DOES}|qlora|lora))? "
-    r"(?P<model>.+?)( (need|take|require|use|fit on|run on))?( with (?P<method>qlora|lora))?",
-    rf"{_RUN} (?P<does>{_DOES}|qlora|lora) (?P<model>.+?)( with (?P<method>qlora|lora))?",
+    rf"((what|which|how many|how much)(('s| is)( the)?)?( ({_BEST}))? {_KIND}s?{_NEEDS}|((the )?({_BEST}) )?{_KIND}s? (for|to))"
+    rf"( (?P<does>{_DOES}|fits|qlora|lora)( of)?)? (?P<model>.+?)( (need|take|require|use|fit on|run on))?",
+    rf"({_RUN} (?P<does>{_DOES}|qlora|lora)( of)?|what (do|would) (i|we) need for) (?P<model>.+)",
+    rf"(what|where) (can|could|should) (i|we) (?P<does>{_DOES}) (?P<model>.+?)( on)?( cheapest)?",
 )
 """Which card, how many of any, how much memory, where a run is cheapest."""
 _DETAILS = [
     (option, re.compile(pattern, re.IGNORECASE))
     for option, pattern in (
-        ("--concurrency", r" (for|with) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)"),
-        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( length)?"),
-        ("--context", r" (with|at) (an? )?(context|ctx)( length)?( of)? (?P<value>\d+k?)( tokens)?"),
+        (
+            "--concurrency",
+            r"(^| )(for|with|to( serve)?) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)",
+        ),
+        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( (length|window))?"),
+        ("--context", r" (with|at) (an? )?(context|ctx)( (length|window))?( of)? (?P<value>\d+k?)( tokens)?"),
         ("--context", r" at (?P<value>\d+k)( tokens)?(?= |$)"),
+        ("--task", r" (with|using|by) (?P<value>qlora|lora)\b"),
+        ("--task", r"(^| )(a )?(?P<value>full|qlora|lora)y?(?= (fine|train))"),
         ("--tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens"),
     )
 ]
 """What may be said beside, and the option that means it."""
+_BITS = re.compile(r" (at|in|with|quantized to) (?P<bits>[48])[- ]?bits?(?= |$)", re.IGNORECASE)
+_ARTICLE = re.compile("^(an?|the) | model$", re.IGNORECASE)
+_TRAINS = re.compile(r"\b(train|fine|lora|qlora)", re.IGNORECASE)
 
 
 def asked(question: str) -> list[str] | None:
     """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; `which` and its
-    task where hardware is what is asked for, `models` where models are; None if it is no question, or longer than `LONGEST`."""
-    text, details = question.strip().rstrip("? "), list[str]()
-    if len(text) > LONGEST:
+    task where hardware is what is asked for, `models` where models are, `max` where users are; None if it is no question that is
+    understood, or longer than `LONGEST`."""
+    if len(question) > LONGEST:
         return None
+    text, details = " ".join(_NOTHING.sub("", question).split()).rstrip("?!,. "), list[str]()
     for option, pattern in _DETAILS:
         if option not in details and (found := pattern.search(text)) is not None:
             details += [option, found["value"]]
-            text = text[: found.start()] + text[found.end() :]
+            text = _without(text, found)
+    if "--task" not in details and not _TRAINS.search(text) and (found := _BITS.search(text)) is not None:
+        details += ["--task", f"serve-{found['bits']}bit"]
+        text = _without(text, found)
     if said := _said(_MODELS, text):
         return ["models", "--fits", "--on", _place(said["hardware"]), *details]
-    if not details and (said := _said(_USERS, text)):
-        return ["max", said["model"], "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
+    if said := _said(_USERS, text):
+        if details:  # which `max` does not take
+            return None
+        return ["max", _model(said), "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
     if said := _said(_HEADLINE, text):
-        how, _, model = said["model"].partition(" ")
-        method = how.lower() if model and how.lower() in _METHODS else None
-        task = ["--task", method] if method else []
-        return [model if method else said["model"], "--on", _place(said["hardware"]), *task, *details]
+        how, _, model = _model(said).partition(" ")
+        if not model or how.lower() not in _METHODS:
+            return [_model(said), "--on", _place(said["hardware"]), *details]
+        task = [] if "--task" in details else ["--task", how.lower()]
+        return [model.removeprefix("of "), "--on", _place(said["hardware"]), *task, *details]
     if said := _said(_WHICH, text):
-        return ["which", said["model"], *_task(said["method"] or said["does"] or ""), *details]
+        return ["which", _model(said), *([] if "--task" in details else _task(said["does"] or "")), *details]
     return None
+
+
+def _without(text: str, found: re.Match[str]) -> str:
+    return (text[: found.start()] + text[found.end() :]).lstrip(", ")
 
 
 def _said(patterns: list[re.Pattern[str]], text: str) -> re.Match[str] | None:
     return next((match for pattern in patterns if (match := pattern.fullmatch(text))), None)
+
+
+def _model(said: re.Match[str]) -> str:
+    return _ARTICLE.sub("", said["model"])
 
 
 def _place(hardware: str) -> str:
@@ -97,4 +153,4 @@ def _task(does: str) -> list[str]:
     """What `which` is asked where a model is to be trained: the method that is named, else the one that needs the least."""
     if does.lower() in _METHODS:
         return ["--task", does.lower()]
-    return ["--task", "qlora"] if re.fullmatch("train|fine.*", does, re.IGNORECASE) else []
+    return ["--task", "qlora"] if re.match("train|fine", does, re.IGNORECASE) else []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from estimator.contract.answer import Versions
 from estimator.contract.answer.part import IN_RAM
 from estimator.contract.errors import Contradiction, InvalidValue, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
-from estimator.contract.units import gib, money, parse_count
+from estimator.contract.units import gib, parse_count
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
@@ -19,7 +18,7 @@ from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.verdict import offered
 from estimator.planner.changes import Change, smallest_change
-from estimator.planner.headline_answer import Fit, FitRow, HourlyPrice
+from estimator.planner.headline_answer import Fit, FitRow
 from estimator.planner.headline_notes import of_platform, seen, taken_for_granted
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import HOURS, SPEED, Platform, Way, of_task, platform, ways
@@ -32,6 +31,9 @@ from estimator.simulation.simulation import WITHOUT_BYTES
 from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.stored import Stored
 from estimator.tape.lifetimes import uncollected
+
+if TYPE_CHECKING:
+    from estimator.planner.renting import Rented
 
 OF_ONE_ROW = " Only the row of the file is for its types"
 CONTEXT = 4096
@@ -89,7 +91,7 @@ def fit(
         hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=question.parameters,
         capacity_bytes=card.memory_bytes,
-        rent=rent,
+        rent=rent.said if rent else None,
         rows=[_priced(row, rent) for row in rows],
         assumptions=[
             *understood,
@@ -115,20 +117,18 @@ def counted(tokens: str | float) -> int:
         raise InvalidValue(str(error), "tokens") from None
 
 
-def _priced(row: FitRow, rent: HourlyPrice | None) -> FitRow:
+def _priced(row: FitRow, rent: Rented | None) -> FitRow:
     """A row with what its run costs."""
-    if row.hours is None or rent is None:
-        return row
-    return row.model_copy(update={"total": money(Decimal(rent.price_per_hour) * Decimal(row.hours))})
+    return row if row.hours is None or rent is None else row.model_copy(update={"total": rent.paid(row.hours)})
 
 
-def _rent(machine: Hardware, card: Capacity, written: str) -> HourlyPrice | None:
-    """What an hour costs of a card that has a name."""
+def _rent(machine: Hardware, card: Capacity, written: str) -> Rented | None:
+    """Where an hour costs least of a card that has a name."""
     if card.accelerator is None:
         return None
-    from estimator.planner.renting import hourly_price  # prices are loaded where there may be one
+    from estimator.planner.renting import cheapest_hour  # prices are loaded where there may be one
 
-    return hourly_price(machine, card.accelerator.name, written)
+    return cheapest_hour(machine, card.accelerator.name, written)
 
 
 def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:

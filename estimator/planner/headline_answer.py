@@ -35,9 +35,9 @@ class FitRow(AnswerPart):
     """On all GPUs: tokens of all answers while they are written, or tokens trained on; null where it does not fit, or the speed
     is not known."""
     hours: float | None = None
-    """How long a training run of `tokens` computes; null where that was not asked, or is not known."""
+    """How long a training run of `tokens` takes, all in; null where that was not asked, or is not known."""
     total: str | None = None
-    """What such a run costs at `rent`, as decimal text in its currency."""
+    """What such a run costs at `rent`, as it is billed there, as decimal text in its currency."""
     job: dict[str, Any] | None
     """The complete job of this row, which `estimate` answers in full."""
 

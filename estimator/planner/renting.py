@@ -16,7 +16,7 @@ from estimator.planner.amounts import Money
 from estimator.planner.budget import rented_for
 from estimator.planner.headline_answer import HourlyPrice
 from estimator.pricing.cost import instances_of, suiting
-from estimator.pricing.offer import Offer
+from estimator.pricing.offer import Offer, run_cost
 from estimator.pricing.prices import offers
 from estimator.timing.run_length import Hours
 
@@ -42,6 +42,24 @@ class Rented(NamedTuple):
     hours: Hours | None
     total: Decimal | None
 
+    @property
+    def said(self) -> HourlyPrice:
+        """What an hour costs, as an answer says it."""
+        return HourlyPrice(
+            price_per_hour=money(self.hourly),
+            currency=self.offer.currency,
+            provider=self.offer.provider,
+            instance=self.offer.instance,
+            instances=self.instances,
+            kind=self.offer.kind,
+            region=self.offer.region,
+            price_as_of=self.offer.as_of.isoformat(),
+        )
+
+    def paid(self, hours: float) -> str:
+        """What some hours cost, as they are billed, as an answer says it."""
+        return money(run_cost(self.offer, hours, self.instances))
+
 
 def rentable(hardware: Hardware, name: str, today: date) -> list[Rentable]:
     """The offers of an accelerator that hold some hardware, as `hardware.rent` asks. Raises `InvalidJob` as `suiting` does."""
@@ -59,8 +77,8 @@ def cheapest(every: Iterable[Rentable], hours: Hours | None) -> Rented | None:
     return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
 
 
-def hourly_price(hardware: Hardware, name: str, written: str = "") -> HourlyPrice | None:
-    """What an hour of some hardware costs at least, of the instance that was `written` if it is one; None where no price of it is
+def cheapest_hour(hardware: Hardware, name: str, written: str = "") -> Rented | None:
+    """Where an hour of some hardware costs least, of the instance that was `written` if it is one; None where no price of it is
     known, or only in several currencies. The newest price in the list is today's: the answer says its day."""
     words = [word for word in written.lower().split() if catalogue.known((NODES,), word)]
     named = next((offer.instance for offer in offers() if offer.accelerator == name and offer.instance.lower() in words), None)
@@ -71,20 +89,7 @@ def hourly_price(hardware: Hardware, name: str, written: str = "") -> HourlyPric
         found = rentable(hardware, name, max((offer.as_of for offer in offers()), default=date.min))
     except InvalidJob:
         return None
-    best = cheapest(found, None)
-    if best is None:
-        return None
-    offer = best.offer
-    return HourlyPrice(
-        price_per_hour=money(best.hourly),
-        currency=offer.currency,
-        provider=offer.provider,
-        instance=offer.instance,
-        instances=best.instances,
-        kind=offer.kind,
-        region=offer.region,
-        price_as_of=offer.as_of.isoformat(),
-    )
+    return cheapest(found, None)
 
 
 class Broken(NamedTuple):

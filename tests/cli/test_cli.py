@@ -105,6 +105,27 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
             "how many people at once can qwen3 8b serve on a 4090?",
             ["max", "qwen3 8b", "serving.concurrency", "--task", "serve", "--on", "a 4090"],
         ),
+        ("how many GPU(s) do I need to run 70B, please?", ["which", "70B"]),
+        ("how many h100s to serve 20 users with 70B", ["70B", "--on", "h100", "--concurrency", "20"]),
+        ("could I serve 70B to 20 users on 8xH100", ["70B", "--on", "8xH100", "--concurrency", "20"]),
+        ("how much gpu memory to fine-tune 8B with lora", ["which", "8B", "--task", "lora"]),
+        ("how much vram for 70B at 4 bit", ["which", "70B", "--task", "serve-4bit"]),
+        ("can I do a full fine-tune of 8B on 80GB", ["8B", "--on", "80GB", "--task", "full"]),
+        ("cheapest gpu for running 13B", ["which", "13B"]),
+        ("what do I need to run 70B", ["which", "70B"]),
+        ("how many 4090s for a 70B model with an 8k context window", ["70B", "--on", "4090", "--context", "8k"]),
+        ("what can I run 70B on?", ["which", "70B"]),
+        ("do I need an H100 for 70B", ["70B", "--on", "an H100"]),
+        ("I have a 4090, can I run 13B?", ["13B", "--on", "a 4090"]),
+        ("does 13B fit 24GB", ["13B", "--on", "24GB"]),
+        ("what context can I get with 8B on 24GB", ["8B", "--on", "24GB"]),
+        ("how long would training 70B on 8xH100 take", ["70B", "--on", "8xH100"]),
+        ("what is the largest model I can run on 24GB", ["models", "--fits", "--on", "24GB"]),
+        (
+            "how many users can I serve with 8B on a 4090",
+            ["max", "8B", "serving.concurrency", "--task", "serve", "--on", "a 4090"],
+        ),
+        ("how many users can 8xH100 serve with 70B at 32k context", None),
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
@@ -119,12 +140,21 @@ def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str]
     [
         (["llama", "3", "8b"], "willitfit 'llama 3 8b' --on"),
         (["estmate", "job.yaml"], "did you mean willitfit estimate job.yaml?"),
+        (["wich", "gpu", "for", "13B"], "did you mean willitfit which gpu for 13B?"),
+        (["waht", "about", "4090s"], "not understood: 'waht about 4090s'. Ask "),
+        (["whisper", "large", "v3"], "willitfit 'whisper large v3' --on"),
         ([""], "say what it is to run on"),
+        (["how", "many", "4090s"], "not understood: 'how many 4090s'. Ask 'will 13B fit on 2x24GB'"),
     ],
 )
 def test_a_name_without_hardware_is_told_how_to_go_on(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_question_of_an_unknown_model_says_how_it_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wil", "13B", "fit", "on", "24GB"]) == 3
+    assert "The question was read as: willitfit 'wil 13B' --on 24GB" in capsys.readouterr().err
 
 
 def test_a_usual_way_of_using_a_model_is_a_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +163,18 @@ def test_a_usual_way_of_using_a_model_is_a_job(capsys: pytest.CaptureFixture[str
     (row,) = json.loads(printed(capsys, "gpt2", "--json", *on))["rows"]
     assert answer["memory"]["total_bytes"] == row["total_bytes"]
     assert "training.sequence_length: 1,024" in printed(capsys, "max", "gpt2", "training.sequence_length", *on)
+    assert main(["estimate", str(ROOT / "docs" / "examples" / "qlora.yaml"), *on]) == 2
+    assert "qlora.yaml says its task itself" in capsys.readouterr().err
+
+
+def test_a_file_of_a_framework_is_answered_with_and_without_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", str(ROOT / "docs" / "examples" / "axolotl.yaml"), "--json"]
+    whole, none = (json.loads(printed(capsys, *asked, *on))["memory"] for on in (["--on", "80GB"], []))
+    assert whole["total_bytes"] > 0
+    assert none["capacity_bytes"] is None
+
+
+def test_a_model_alone_is_told_what_to_say_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "gpt2"]) == main(["estimate", "gpt2", "--task", "qlora"]) == 2
     said = capsys.readouterr().err
     assert "say it beside the name, `--task qlora --on rtx-4090`" in said

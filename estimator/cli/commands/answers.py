@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimator.cli import inputs
 from estimator.cli.options import hours, money, takes_any_job, takes_check, takes_job, takes_prices, takes_specs, whole
+from estimator.contract.errors import InvalidJob
 
 if TYPE_CHECKING:
     from estimator.cli.options import Commands
+    from estimator.contract.job import Job
 
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
@@ -31,16 +34,25 @@ def estimate_options(commands: Commands) -> None:
     takes_prices(one)
 
 
+def _job(options: argparse.Namespace) -> Job:
+    """A job file as it is, for which what reads frameworks' files is not loaded; else any other, or a model with its task."""
+    if options.task is None and options.on is None and (options.job == "-" or os.path.exists(options.job)):
+        try:
+            return inputs.job(options.job)
+        except InvalidJob:
+            from estimator.exchange.documents import is_of_framework
+
+            if options.job == "-" or not is_of_framework(Path(options.job)):
+                raise
+    from estimator.exchange.documents import job_of
+
+    return job_of(inputs.any_job(options), options.on)
+
+
 def estimate(options: argparse.Namespace) -> int:
     from estimator.pipeline.estimation import estimate
 
-    if options.task is options.on is None and (options.job == "-" or os.path.exists(options.job)):
-        job = inputs.job(options.job)
-    else:
-        from estimator.exchange.documents import job_of
-
-        job = job_of(inputs.any_job(options), options.on)
-    answer = estimate(job, every_rank=options.ranks, today=inputs.today())
+    answer = estimate(_job(options), every_rank=options.ranks, today=inputs.today())
     if options.json:
         sys.stdout.write(answer.to_json())
     else:
