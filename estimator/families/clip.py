@@ -229,18 +229,17 @@ class VisionModel:
         the tower in the model, where that is no model of several parts.
         """
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-        with build.beside_layers():
-            self.class_embedding = build.parameter(name + "embeddings.class_embedding", (size,))
-            self.patch_embedding = build.convolution(
-                name + "embeddings.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
-            )
-            self.position_embedding = build.embedding(name + "embeddings.position_embedding", spec.tokens, size, first=False)
-            self.position_ids = build.buffer(name + "embeddings.position_ids", (1, spec.tokens), dtypes.int64)
-            self.pre_layrnorm = build.layer_norm(name + "pre_layrnorm", size)
+        self.class_embedding = build.parameter(name + "embeddings.class_embedding", (size,))
+        self.patch_embedding = build.convolution(
+            name + "embeddings.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
+        )
+        self.position_embedding = build.embedding(name + "embeddings.position_embedding", spec.tokens, size, first=False)
+        self.position_ids = build.buffer(name + "embeddings.position_ids", (1, spec.tokens), dtypes.int64)
+        self.pre_layrnorm = build.layer_norm(name + "pre_layrnorm", size)
         self.states = frozenset(states)
         self.layers = layers_of(spec, build, self.states, "vision_model.layers", name)
         trained = None if whole else False  # what no head reads gets no gradient
-        with build.unlearning(bool(states)), build.beside_layers():
+        with build.unlearning(bool(states)):
             weights = [build.parameter(f"{name}post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")]
         self.post_layernorm = LayerNorm(*weights)
 
@@ -282,7 +281,7 @@ def layers_of(
         with build.unlearning(number is not None and number >= last):
             return EncoderLayer(spec, build, norms_first)
 
-    return build.layers([None if i < first else i for i in range(depth)], layer, label, path)
+    return build.layers([None if i < first else i for i in range(depth)], layer, label, path, places="encoder.layers")
 
 
 def encoded(layers: Layers, embeds: Tensor, states: Collection[int]) -> tuple[Tensor, ...]:
