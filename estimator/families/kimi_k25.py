@@ -66,11 +66,6 @@ def padded(height: int, width: int, patch: int) -> tuple[int, int]:
     return -(-tall // square) * square, -(-wide // square) * square
 
 
-def between(spec: KimiK25Spec, build: Builder) -> None:
-    """What is between the tower and the language model."""
-    Projector(spec, build)
-
-
 class Projector:
     """A norm of patches, squares of them side by side, and two linear layers (`Kimi_K25MultimodalProjection`)."""
 
@@ -124,8 +119,6 @@ class KimiK25(ImageTextToText):
 
 def kimi_k25(spec: KimiK25Spec, build: Builder) -> Model:
     """The whole model (`Kimi_K25ForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     learns = build.images is not None
     with build.part("model.vision_tower", learns):
         tower = VisionModel(spec.tower, build, None if build.images is None else spec.grid(build.images))
@@ -141,5 +134,4 @@ def kimi_k25(spec: KimiK25Spec, build: Builder) -> Model:
     return KimiK25(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=beside, videos=True)
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": kimi_k25}
+HEADS = multimodal(Projector, kimi_k25)

@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import model_validator
 
 from estimator.families.cache_layers import Picture
-from estimator.families.mistral3 import Mistral3Spec, mistral3
+from estimator.families.mistral3 import Mistral3Spec, between, mistral3
+from estimator.families.parts import multimodal
 
 USUAL: Mapping[str, Mapping[str, Any]] = {
     "text_config": {
@@ -61,4 +62,4 @@ class LightOnOcrSpec(Mistral3Spec):
 
 
 SPECS = {"lighton_ocr": LightOnOcrSpec}
-HEADS = {"image-text-to-text": mistral3}
+HEADS = multimodal(between, mistral3)
