@@ -25,7 +25,7 @@ from estimator.families.mamba import refuse_few_bits
 from estimator.families.mamba2 import Mixer, MixerSizes
 from estimator.families.modules import ACTIVATIONS, Module, rotate, token_positions
 from estimator.families.rotary import RotarySpec
-from estimator.families.spec import Activation, Size
+from estimator.families.spec import Activation, Size, check_each_named
 from estimator.tape.checkpoint import checkpoint_within
 from estimator.tape.pointwise import add, mul
 from estimator.tape.tensor import Tensor
@@ -117,9 +117,7 @@ class Zamba2Spec(HybridSpec, RotarySpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if len(self.layers_block_type) != self.num_hidden_layers:
-            named = len(self.layers_block_type)
-            raise ValueError(f"layers_block_type names {named} layers, num_hidden_layers says {self.num_hidden_layers}")
+        check_each_named(self.layers_block_type, self.num_hidden_layers, "layers_block_type")
         if self.mamba_expand * self.hidden_size % self.n_mamba_heads or self.n_mamba_heads % self.mamba_ngroups:
             raise ValueError(f"{self.n_mamba_heads} Mamba heads do not divide mamba_expand x hidden_size, or are no whole groups")
         if self.num_attention_heads * self.head_dim != 2 * self.hidden_size:
@@ -317,7 +315,7 @@ class Body:
 
 
 def _check(spec: Zamba2Spec, build: Builder) -> None:
-    """Raise `NotModelled` for what reaches a layer within a layer in another way than is known."""
+    """Raise for what torch refuses, or is not modelled yet, of weights that layers share and of a layer within a layer."""
     shares = len(set(spec.blocks)) < len(spec.blocks)
     if shares and build.sharding.untied:
         raise Contradiction(
