@@ -118,8 +118,10 @@ class Zamba2Spec(HybridSpec, RotarySpec):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         check_each_named(self.layers_block_type, self.num_hidden_layers, "layers_block_type")
-        if self.mamba_expand * self.hidden_size % self.n_mamba_heads or self.n_mamba_heads % self.mamba_ngroups:
-            raise ValueError(f"{self.n_mamba_heads} Mamba heads do not divide mamba_expand x hidden_size, or are no whole groups")
+        if (inner := self.mamba_expand * self.hidden_size) % self.n_mamba_heads:
+            raise ValueError(f"mamba_expand x hidden_size, {inner}, is not a multiple of n_mamba_heads {self.n_mamba_heads}")
+        if self.n_mamba_heads % self.mamba_ngroups:
+            raise ValueError(f"n_mamba_heads {self.n_mamba_heads} is not a multiple of mamba_ngroups {self.mamba_ngroups}")
         if self.num_attention_heads * self.head_dim != 2 * self.hidden_size:
             raise ValueError(f"head_dim {self.head_dim} x {self.num_attention_heads} heads is not twice hidden_size")
         if self.use_shared_attention_adapter and self.num_key_value_heads != self.num_attention_heads:
