@@ -29,7 +29,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     },
     "vision_config": {"image_size": 1540, "patch_size": 14, "hidden_act": "silu"},
 }
-"""What its parts have where nothing is said of all of one (`sub_configs_defaults`)."""
+"""What a part has of which a config.json says nothing at all (`sub_configs_defaults`)."""
 UNSAID = ("vision_feature_layer", "multimodal_projector_bias")
 """Settings of Mistral 3 that it has not: the last hidden states are read, and no layer after the tower has a bias."""
 
