@@ -56,7 +56,7 @@ def runs(model: dict[str, Any]) -> bool:
 
 COUNTED = {name: model for name, model in CASES.items() if "vision_config" in model and not runs(model)}
 RUN = [kind for kind in COMPOSED if spec_class(kind).runs and spec_class(kind).sees]
-IN_PARTS = [kind for kind in COMPOSED if spec_class(kind).runs and kind != "siglip"]
+IN_PARTS = [kind for kind in COMPOSED if spec_class(kind).runs]
 
 
 class Noting(Builder):
