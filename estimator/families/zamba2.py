@@ -155,10 +155,13 @@ class Block:
             f"{FEEDING}.gate_up_proj": (2 * width, spec.hidden_size),
             f"{FEEDING}.down_proj": (spec.hidden_size, width),
         }
-        self.weights = {name: build.parameter(f"{first}{name}.weight", shape) for name, shape in (shapes | feeding).items()}
+        self.weights: dict[str, Tensor] = {}
+        self.biases: dict[str, Tensor] = {}
+        for name, shape in (shapes | feeding).items():
+            self.weights[name] = build.parameter(f"{first}{name}.weight", shape)
+            if spec.add_bias_linear and name in feeding:
+                self.biases[name] = build.parameter(f"{first}{name}.bias", shape[:1])
         build.linears += [first + name for name in self.weights] if first else []
-        biased = feeding if spec.add_bias_linear else {}
-        self.biases = {name: build.parameter(f"{first}{name}.bias", shape[:1]) for name, shape in biased.items()}
         self.input_layernorm = build.rms_norm(f"{first}{SHARED}.input_layernorm", wide)
         self.pre_ff_layernorm = build.rms_norm(f"{first}{SHARED}.pre_ff_layernorm", spec.hidden_size)
 
