@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from estimator.contract.errors import Contradiction
 from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention
 from estimator.families.bert import Embeddings
@@ -100,10 +99,6 @@ class Albert:
 
     def __init__(self, spec: AlbertSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
-        if build.recomputes:
-            raise Contradiction(
-                "transformers' albert has no gradient checkpointing: write none", "training.activation_checkpointing"
-            )
         self.embeddings = Embeddings(spec, build, spec.embedding_size)
         self.widen = build.linear("encoder.embedding_hidden_mapping_in", spec.embedding_size, spec.hidden_size, bias=True)
         shared = Layer(spec, build)

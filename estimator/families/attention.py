@@ -38,11 +38,18 @@ class Attention:
     efficient: bool = True
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None = None,
+        unread: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The attention output, [batch, tokens, heads, size], and the weights where the implementation returns them.
 
-        `bias`: learned numbers for each head and pair of positions.
+        `bias`: learned numbers for each head and pair of positions. `unread`: what it is handed and does not read, which a
+        checkpoint of it holds.
         """
         if self.implementation == "eager":
             return self._eager(q, k, v, mask, bias)

@@ -146,7 +146,7 @@ class Sight:
         self.square, learns = spec.tower, build.images is not None
         self.tiles = 0 if build.images is None else spec.tiles(build.images) or 0
         states = (spec.tower.depth,) if isinstance(spec, AyaVisionSpec) else ()
-        with build.part("model.vision_tower.encoder", learns):
+        with build.part("model.vision_tower", learns):
             self.tower = VisionModel(spec.tower, build, states)
         with build.part("model", learns):
             self.projector = Projector(spec, build)

@@ -49,9 +49,6 @@ WHOLE = (
 PEFT_HEADS = ("classifier", "score")
 """What PEFT never adapts of a classification; it trains a copy of all whose name ends so (utils/other.py, `_set_trainable`)."""
 
-PLACES = "layers.*"
-"""The path of every layer of a stack in a model of several parts."""
-
 
 def within(name: str, paths: tuple[str, ...]) -> bool:
     """Whether one of the paths is a part of a layer's own: q_proj and self_attn are of self_attn.q_proj."""
@@ -283,18 +280,18 @@ class Builder(ParameterStore):
         holding: bool = False,
         first: int = 1,
         last: int = 0,
-        places: str = PLACES,
+        places: str = "",
     ) -> Layers:
         """A stack of layers, each checkpointed and sharded as the job says: so many, or one per kind in the sequence.
 
         `path`: the module that has the stack, where names of parameters outside the layers begin with it, too: `encoder.`.
         `holding` if the model holds what a layer returns beside hidden states until the next layer is done; without, the next
         layer takes it. `first` and `last`: layers at the ends that do what the others do not. Where layers read a tensor that
-        wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it. `places`: what the
-        stack is called in a model of several parts.
+        wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it. `label`: the
+        stack's path in the model, or in the part of it; `places`: that in a part where it is another.
         """
 
-        inside = f"{self._part}.{places}" if self._part else ""
+        inside = f"{self._part}.{places or label}.*" if self._part else ""
 
         def build(part: Part, way: str | None) -> Layer:
             unit: list[Parameter] = []

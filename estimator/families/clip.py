@@ -182,18 +182,14 @@ class TextModel:
     def __init__(self, spec: TextSpec, build: Builder):
         self.attention = build.attention
         self.eos_token_id = spec.eos_token_id
-        self.token_embedding = build.embedding(
-            "text_model.embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True
-        )
+        self.token_embedding = build.embedding("embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
         places = spec.max_position_embeddings
-        self.position_embedding = build.embedding(
-            "text_model.embeddings.position_embedding", places, spec.hidden_size, first=False
-        )
-        self.position_ids = build.buffer("text_model.embeddings.position_ids", (1, places), dtypes.int64)
+        self.position_embedding = build.embedding("embeddings.position_embedding", places, spec.hidden_size, first=False)
+        self.position_ids = build.buffer("embeddings.position_ids", (1, places), dtypes.int64)
         self.layers = build.layers(
-            spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "text_model.layers", "text_model."
+            spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "text_model.layers", places="encoder.layers"
         )
-        self.final_layer_norm = build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
+        self.final_layer_norm = build.layer_norm("final_layer_norm", spec.hidden_size)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Last hidden states, and those of each text's last token."""
@@ -222,26 +218,24 @@ class TextModel:
 
 
 class VisionModel:
-    def __init__(self, spec: VisionSpec, build: Builder, whole: bool, states: Sequence[int] = (), name: str = "vision_model."):
+    def __init__(self, spec: VisionSpec, build: Builder, whole: bool, states: Sequence[int] = ()):
         """`whole`: in a model of both towers, which reads the class token; `patch_embedding` is one of its input embeddings.
 
-        `states`: which hidden states are read, where it is not the last ones: those before the layer of that number. `name`: of
-        the tower in the model, where that is no model of several parts.
+        `states`: which hidden states are read, where it is not the last ones: those before the layer of that number.
         """
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-        with build.beside_layers():
-            self.class_embedding = build.parameter(name + "embeddings.class_embedding", (size,))
-            self.patch_embedding = build.convolution(
-                name + "embeddings.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
-            )
-            self.position_embedding = build.embedding(name + "embeddings.position_embedding", spec.tokens, size, first=False)
-            self.position_ids = build.buffer(name + "embeddings.position_ids", (1, spec.tokens), dtypes.int64)
-            self.pre_layrnorm = build.layer_norm(name + "pre_layrnorm", size)
+        self.class_embedding = build.parameter("embeddings.class_embedding", (size,))
+        self.patch_embedding = build.convolution(
+            "embeddings.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
+        )
+        self.position_embedding = build.embedding("embeddings.position_embedding", spec.tokens, size, first=False)
+        self.position_ids = build.buffer("embeddings.position_ids", (1, spec.tokens), dtypes.int64)
+        self.pre_layrnorm = build.layer_norm("pre_layrnorm", size)
         self.states = frozenset(states)
-        self.layers = layers_of(spec, build, self.states, "vision_model.layers", name)
+        self.layers = layers_of(spec, build, self.states, "vision_model.layers")
         trained = None if whole else False  # what no head reads gets no gradient
-        with build.unlearning(bool(states)), build.beside_layers():
-            weights = [build.parameter(f"{name}post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")]
+        with build.unlearning(bool(states)):
+            weights = [build.parameter(f"post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")]
         self.post_layernorm = LayerNorm(*weights)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,9 +261,7 @@ class VisionModel:
         return embeddings
 
 
-def layers_of(
-    spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "", norms_first: bool = False
-) -> Layers:
+def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: str, norms_first: bool = False) -> Layers:
     """The layers of a tower of which only some hidden `states` are read: those before the layer of that number.
 
     From the first of them on each layer is of a kind of its own. What comes after the last is run, but the loss does not depend
@@ -282,7 +274,7 @@ def layers_of(
         with build.unlearning(number is not None and number >= last):
             return EncoderLayer(spec, build, norms_first)
 
-    return build.layers([None if i < first else i for i in range(depth)], layer, label, path)
+    return build.layers([None if i < first else i for i in range(depth)], layer, label, places="encoder.layers")
 
 
 def encoded(layers: Layers, embeds: Tensor, states: Collection[int]) -> tuple[Tensor, ...]:
@@ -324,8 +316,10 @@ class CLIP:
     def __init__(self, spec: CLIPSpec, build: Builder):
         self.vision = spec.vision_config
         self.logit_scale = build.parameter("logit_scale", ())
-        self.text_model = TextModel(spec.text_config, build)
-        self.vision_model = VisionModel(spec.vision_config, build, whole=True)
+        with build.part("text_model"):
+            self.text_model = TextModel(spec.text_config, build)
+        with build.part("vision_model"):
+            self.vision_model = VisionModel(spec.vision_config, build, whole=True)
         self.visual_projection = build.linear("visual_projection", spec.vision_config.hidden_size, spec.projection_dim)
         self.text_projection = build.linear("text_projection", spec.text_config.hidden_size, spec.projection_dim)
 
@@ -362,7 +356,8 @@ class ImageClassification:
                 "training.activation_checkpointing",
             )
         self.vision = spec.vision_config
-        self.vision_model = VisionModel(spec.vision_config, build, whole=False)
+        with build.part("vision_model"):
+            self.vision_model = VisionModel(spec.vision_config, build, whole=False)
         self.classifier = build.linear("classifier", spec.vision_config.hidden_size, build.labels, True, quantized=False)
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:

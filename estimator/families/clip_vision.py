@@ -28,7 +28,7 @@ SPECS = {"clip_vision_model": CLIPVisionSpec}
 
 def vision_model(spec: CLIPVisionSpec, build: Builder, states: Sequence[int] = ()) -> clip.VisionModel:
     """The tower; `states`: which hidden states another model reads of it."""
-    return clip.VisionModel(clip.VisionSpec.model_validate(spec.model_dump()), build, whole=True, states=states, name="")
+    return clip.VisionModel(clip.VisionSpec.model_validate(spec.model_dump()), build, whole=True, states=states)
 
 
 HEADS = {"features": counted(vision_model)}

@@ -115,7 +115,7 @@ class Sight:
     def __init__(self, tower: ModelSpec, build: Builder, project: Callable[[], Module]):
         assert isinstance(tower, SquareTowerSpec)
         self.square, learns = tower, build.images is not None
-        with build.part("model.vision_tower.encoder", learns):
+        with build.part("model.vision_tower", learns):
             self.tower = VisionModel(tower, build)
         with build.part("model", learns):
             self.project = project()

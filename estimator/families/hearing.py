@@ -28,8 +28,6 @@ class HearingSpec(SpeakingSpec):
     ears = ("model",)
     one_clip: ClassVar[bool] = False
     """Whether its processor takes one clip for each text."""
-    mask_of_sound: ClassVar[str] = "feature_attention_mask"
-    """What a batch calls the frames of spectrograms that are of a clip."""
 
     audio_config: SerializeAsAny[AudioTowerSpec]
 

@@ -119,7 +119,7 @@ class Sight:
         self.spec, learns = spec, build.images is not None
         self.tiles = 0 if build.images is None else spec.tiles(build.images)
         self.sequences = build.sequences
-        with build.part("model.vision_model.encoder", learns):
+        with build.part("model.vision_model", learns):
             self.tower = VisionModel(spec.tower, build)
         with build.part("model", learns):
             self.connector = Connector(spec, build)

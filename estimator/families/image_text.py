@@ -50,6 +50,12 @@ def language_model(
     return language
 
 
+def grids_of(build: Builder) -> Callable[[Tensor, Tensor], Tensor]:
+    """What makes frames, rows and columns of each image of a batch, where a model is told them."""
+    images = 0 if build.images is None else build.images.count * build.sequences
+    return lambda ids, pixels: empty(ids.tape, (images, 3), dtypes.int64, "image_grid_thw")
+
+
 class Sight(Protocol):
     """The tower and what is between it and the language model."""
 

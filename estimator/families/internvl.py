@@ -105,7 +105,7 @@ class Sight:
     def __init__(self, spec: InternVLSpec, build: Builder):
         self.square, self.factor, learns = spec.tower, spec.factor, build.images is not None
         self.tiles = 0 if build.images is None else spec.tiles(build.images)
-        with build.part("model.vision_tower.encoder", learns):
+        with build.part("model.vision_tower", learns):
             self.tower = VisionModel(spec.tower, build)
         with build.part("model", learns):
             self.projector = Projector(spec, build)

@@ -107,19 +107,17 @@ class VisionModel:
     def __init__(self, spec: InternVLVisionSpec, build: Builder):
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.dropout, self.hooked = spec.hidden_dropout_prob, build.recomputes
-        with build.beside_layers():
-            self.cls_token = build.parameter("embeddings.cls_token", (1, 1, size))
-            if spec.use_mask_token:
-                build.parameter("embeddings.mask_token", (1, 1, size), read=False)
-            self.positions: Tensor | None = None
-            if spec.use_absolute_position_embeddings:
-                self.positions = build.parameter("embeddings.position_embeddings", (1, spec.patches + 1, size))
-            self.projection = build.convolution(
-                "embeddings.patch_embeddings.projection", spec.num_channels, size, patch, spec.patch_size
-            )
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), last=1, places="layer.*")
-        with build.beside_layers():
-            self.layernorm: Module = _as_it_is if spec.use_mean_pooling else build.layer_norm("layernorm", size)
+        self.cls_token = build.parameter("embeddings.cls_token", (1, 1, size))
+        if spec.use_mask_token:
+            build.parameter("embeddings.mask_token", (1, 1, size), read=False)
+        self.positions: Tensor | None = None
+        if spec.use_absolute_position_embeddings:
+            self.positions = build.parameter("embeddings.position_embeddings", (1, spec.patches + 1, size))
+        self.projection = build.convolution(
+            "embeddings.patch_embeddings.projection", spec.num_channels, size, patch, spec.patch_size
+        )
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), last=1, places="encoder.layer")
+        self.layernorm: Module = _as_it_is if spec.use_mean_pooling else build.layer_norm("layernorm", size)
 
     def see(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Last hidden states, [tiles, 1 + patches, width], normed and not."""

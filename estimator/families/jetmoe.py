@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from pydantic import model_validator
 
-from estimator.contract.errors import Contradiction
 from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
@@ -240,8 +239,6 @@ class Layer:
 
 def jetmoe(spec: JetMoeSpec, build: Builder) -> Decoder:
     """The body of the model."""
-    if build.recomputes:
-        raise Contradiction("transformers' jetmoe has no gradient checkpointing: write none", "training.activation_checkpointing")
     return Decoder(spec, build, lambda _: Layer(spec, build))
 
 

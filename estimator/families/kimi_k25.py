@@ -10,7 +10,7 @@ from math import sqrt
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.heads import Model
-from estimator.families.image_text import ImageTextToText, language_model
+from estimator.families.image_text import ImageTextToText, grids_of, language_model
 from estimator.families.kimi_k25_vision import KimiK25VisionSpec, VisionModel
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
@@ -66,11 +66,6 @@ def padded(height: int, width: int, patch: int) -> tuple[int, int]:
     return -(-tall // square) * square, -(-wide // square) * square
 
 
-def between(spec: KimiK25Spec, build: Builder) -> None:
-    """What is between the tower and the language model."""
-    Projector(spec, build)
-
-
 class Projector:
     """A norm of patches, squares of them side by side, and two linear layers (`Kimi_K25MultimodalProjection`)."""
 
@@ -124,22 +119,13 @@ class KimiK25(ImageTextToText):
 
 def kimi_k25(spec: KimiK25Spec, build: Builder) -> Model:
     """The whole model (`Kimi_K25ForConditionalGeneration`)."""
-    if not spec.forward_modelled:
-        return COUNTED["image-text-to-text"](spec, build)
     learns = build.images is not None
     with build.part("model.vision_tower", learns):
         tower = VisionModel(spec.tower, build, None if build.images is None else spec.grid(build.images))
     language = language_model(spec, build)
     with build.part("model", learns), build.ahead(HEAD):
         sight = Sight(spec, tower, build)
-    images = 0 if build.images is None else build.images.count * build.sequences
-
-    def beside(ids: Tensor, pixels: Tensor) -> Tensor:
-        """Frames, rows and columns of each image."""
-        return empty(ids.tape, (images, 3), dtypes.int64, "image_grid_thw")
-
-    return KimiK25(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=beside, videos=True)
+    return KimiK25(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=grids_of(build), videos=True)
 
 
-COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": kimi_k25}
+HEADS = multimodal(Projector, kimi_k25)

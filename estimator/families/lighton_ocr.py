@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import model_validator
 
 from estimator.families.cache_layers import Picture
-from estimator.families.mistral3 import Mistral3Spec, mistral3
+from estimator.families.mistral3 import Mistral3Spec, between, mistral3
+from estimator.families.parts import multimodal
 
 USUAL: Mapping[str, Mapping[str, Any]] = {
     "text_config": {
@@ -28,7 +29,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     },
     "vision_config": {"image_size": 1540, "patch_size": 14, "hidden_act": "silu"},
 }
-"""What its parts have where nothing is said of all of one (`sub_configs_defaults`)."""
+"""What a part has of which a config.json says nothing at all (`sub_configs_defaults`)."""
 UNSAID = ("vision_feature_layer", "multimodal_projector_bias")
 """Settings of Mistral 3 that it has not: the last hidden states are read, and no layer after the tower has a bias."""
 
@@ -61,4 +62,4 @@ class LightOnOcrSpec(Mistral3Spec):
 
 
 SPECS = {"lighton_ocr": LightOnOcrSpec}
-HEADS = {"image-text-to-text": mistral3}
+HEADS = multimodal(between, mistral3)

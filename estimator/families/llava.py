@@ -131,7 +131,7 @@ class Sight:
         tower = spec.vision_config
         assert isinstance(tower, CLIPVisionSpec)
         self.square: SquareTowerSpec = tower
-        with build.part("model.vision_tower.encoder", learns=build.images is not None):
+        with build.part("model.vision_tower", learns=build.images is not None):
             self.tower: Tower = vision_model(tower, build, spec.states)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)

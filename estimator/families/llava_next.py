@@ -194,7 +194,7 @@ class Sight(llava.Sight):
     def __init__(self, spec: LlavaNextSpec, build: Builder):
         self.newline = self._newline(spec, build)
         self.spec, self.images, self.square, self.tiled = spec, build.images, spec.square, spec
-        with build.part("model.vision_tower.encoder", learns=build.images is not None):
+        with build.part("model.vision_tower", learns=build.images is not None):
             self.tower = tower_of(spec, build)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)

@@ -230,7 +230,7 @@ class M3Attention(GroupedQueryAttention):
         q, k = self.rotate(q, k, cos, sin)
         chosen = self.indexer(hidden, cos, sin)
         mask = self.indexer.mask(chosen, mask, q.shape[1], q.dtype)
-        out, weights = self.attend(q, k, v, mask)
+        out, weights = self.attend(q, k, v, mask, unread=chosen)
         out = reshape(out, (batch, tokens, -1))
         return self.o_proj(out), weights
 

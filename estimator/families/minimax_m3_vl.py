@@ -13,7 +13,7 @@ from pydantic import model_validator
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.heads import Model
-from estimator.families.image_text import ImageTextToText, compare, language_model
+from estimator.families.image_text import ImageTextToText, compare, grids_of, language_model
 from estimator.families.minimax_m3_vision import MiniMaxM3VisionSpec, VisionModel
 from estimator.families.qwen_vl import Spec
 from estimator.families.spec import ModelSpec, Size
@@ -142,13 +142,7 @@ def minimax_m3_vl(spec: MiniMaxM3VLSpec, build: Builder) -> Model:
     """The whole model (`MiniMaxM3SparseForConditionalGeneration`)."""
     sight = Sight(spec, build)
     language = language_model(spec, build)
-    images = 0 if build.images is None else build.images.count * build.sequences
-
-    def beside(ids: Tensor, pixels: Tensor) -> Tensor:
-        """Frames, rows and columns of each image."""
-        return empty(ids.tape, (images, 3), dtypes.int64, "image_grid_thw")
-
-    return MiniMaxM3VL(language, sight, build, beside=beside)
+    return MiniMaxM3VL(language, sight, build, beside=grids_of(build))
 
 
 HEADS = {"image-text-to-text": minimax_m3_vl}

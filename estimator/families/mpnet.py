@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from estimator.contract.errors import Contradiction
 from estimator.families.abilities import Abilities
 from estimator.families.bert import RobertaClassifier, places_from_ids
 from estimator.families.build import Builder
@@ -120,10 +119,6 @@ class MPNet:
 
     def __init__(self, spec: MPNetSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
-        if build.recomputes:
-            raise Contradiction(
-                "transformers' mpnet has no gradient checkpointing: write none", "training.activation_checkpointing"
-            )
         self.embeddings = Embeddings(spec, build)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
         self.relative = build.embedding(

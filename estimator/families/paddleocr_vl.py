@@ -45,7 +45,7 @@ class PaddleOCRVLSpec(Qwen2VLSpec):
 
     @property
     def picture(self) -> Picture | None:
-        """Not looked up."""
+        """Not known: what vLLM begins with was not looked up."""
         return None
 
     def grid(self, images: Images) -> tuple[int, int]:

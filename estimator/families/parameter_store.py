@@ -113,12 +113,6 @@ class ParameterStore:
         self._part = before
 
     @contextmanager
-    def beside_layers(self) -> Iterator[None]:
-        """What is made within stands beside the encoder that the part is, which has the layers alone (`vision_tower.encoder`)."""
-        with self.part(self._part.removesuffix(".encoder")):
-            yield
-
-    @contextmanager
     def unlearning(self, asked: bool = True) -> Iterator[None]:
         """Where it is `asked`, the loss does not depend on the parameters made within: they get no gradients, and so no states of
         the optimizer, whether they are run or not."""

@@ -88,6 +88,8 @@ class SpeakingSpec(PartsSpec):
     """Those of the language models."""
     pixels_as_weights: ClassVar[bool] = False
     """Whether the model casts no pixels or spectrograms, so that a batch must have them in the type of its weights."""
+    mask_of_sound: ClassVar[str] = "feature_attention_mask"
+    """What a batch calls the mask of the frames of spectrograms that are of a clip."""
     pools: ClassVar[bool] = False
     """Whether its forward pass is modelled with a tower's pooling head, too, whose result it does not read."""
 

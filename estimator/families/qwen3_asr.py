@@ -36,7 +36,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": 65536,
     },
 }
-"""What its parts have where nothing is said of all of one (`sub_configs_defaults`)."""
+"""What a part has of which a config.json says nothing at all (`sub_configs_defaults`)."""
 
 
 class Qwen3ASRSpec(HearingSpec):

@@ -58,8 +58,8 @@ def convolved(length: int) -> int:
 
 
 class ChunkedTower:
-    """What it and Qwen3-ASR's have in common. `clips`: frames of the spectrogram of each clip of a batch; without it the tower is
-    loaded and not run."""
+    """What it has in common with Qwen3-ASR's encoder. `clips`: frames of the spectrogram of each clip of a batch; without it the
+    tower is loaded and not run."""
 
     def __init__(self, spec: Omni3AudioSpec, build: Builder, clips: list[int] | None):
         size, inner, self.spec, self.clips = spec.hidden_size, spec.downsample_hidden_size, spec, clips or []

@@ -197,7 +197,7 @@ class Merger:
     def __init__(self, spec: VisionSpec, build: Builder, name: str, after: bool = False):
         size, _, given = spec.widths
         self.merged, self.after, self.walks = size * spec.spatial_merge_size**2, after, spec.walks
-        self.norm = norm(spec, build, name + ".norm", self.merged if after else size)
+        self.norm = norm(spec, build, f"{name}.{spec.merger_norm}", self.merged if after else size)
         first, second = spec.merger_names
         self.mlp = MLP(build, (f"{name}.{first}", f"{name}.{second}"), self.merged, self.merged, given, gelu)
 

@@ -23,6 +23,8 @@ class VisionSpec(TowerSpec):
     """Of a block's feed-forward layers where they are not gated, by which adapters choose them."""
     merger_names: ClassVar[tuple[str, str]] = ("mlp.0", "mlp.2")
     """Of a merger's layers."""
+    merger_norm: ClassVar[str] = "ln_q"
+    """Of its norm."""
     gated: ClassVar[bool] = False
     """Whether feed-forward layers are gated, and norms root mean squares."""
     normed_heads: ClassVar[bool] = False
@@ -147,7 +149,7 @@ class OmniVisionSpec(Qwen25VisionSpec):
 
 class Qwen3VisionSpec(_WiderSpec):
     biased, hooked = True, False
-    block_names, merger_names = ("mlp.linear_fc1", "mlp.linear_fc2"), ("linear_fc1", "linear_fc2")
+    block_names, merger_names, merger_norm = ("mlp.linear_fc1", "mlp.linear_fc2"), ("linear_fc1", "linear_fc2"), "norm"
 
     hidden_size: Size = 1152
     num_hidden_layers: Depth = called("depth", 27)
@@ -169,7 +171,8 @@ class Qwen3VisionSpec(_WiderSpec):
 class Omni3VisionSpec(Qwen3VisionSpec):
     """Qwen3-Omni's."""
 
-    merger_names, deep_name, deep_first, walks = ("mlp.0", "mlp.2"), "merger_list", True, True
+    merger_names, merger_norm, deep_name = ("mlp.0", "mlp.2"), "ln_q", "merger_list"
+    deep_first = walks = True
 
 
 class Qwen35VisionSpec(Qwen3VisionSpec):

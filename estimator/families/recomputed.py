@@ -66,9 +66,9 @@ class _Sharing:
     def __init__(self, module: Callable[..., Any], shared: list[Tensor | None], called: str):
         self.module, self.shared, self.is_core = module, shared, called == CORE_ATTENTION
 
-    def __call__(self, *args: Tensor | None) -> Any:
+    def __call__(self, *args: Tensor | None, unread: Tensor | None = None) -> Any:
         given = [t for t in self.shared if not self.is_core or (t is not None and t.dtype is int64)]
-        return checkpoint(_First(self.module, len(args)), *args, *given)
+        return checkpoint(_First(self.module, len(args)), *args, *given, unread)
 
 
 class _First:

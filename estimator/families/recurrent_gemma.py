@@ -93,8 +93,10 @@ class RecurrentGemmaSpec(HybridSpec, PartialRotarySpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if not self.block_types or self.intermediate_size % 2:
-            raise ValueError("block_types name no layer, or intermediate_size, which gate and up share, is odd")
+        if not self.block_types:
+            raise ValueError("block_types is empty: it names no kind of layer")
+        if self.intermediate_size % 2:
+            raise ValueError(f"intermediate_size {self.intermediate_size} is odd: half of it is that of gate, and of up")
         if self.lru_width % self.num_attention_heads:
             raise ValueError(f"lru_width {self.lru_width} is not a multiple of num_attention_heads {self.num_attention_heads}")
         return self

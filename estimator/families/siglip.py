@@ -96,28 +96,25 @@ class VisionModel:
 
     def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = (), pooled: bool = True):
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-        name = "" if pooled else "vision_model."
-        with build.beside_layers():
-            self.patch_embedding = build.convolution(
-                name + "embeddings.patch_embedding",
-                spec.num_channels,
-                size,
-                patch,
-                spec.patch_size,
-                first=isinstance(spec, SiglipVisionSpec),
-            )
-            self.position_embedding = build.embedding(name + "embeddings.position_embedding", spec.patches, size, first=False)
+        self.patch_embedding = build.convolution(
+            "embeddings.patch_embedding",
+            spec.num_channels,
+            size,
+            patch,
+            spec.patch_size,
+            first=isinstance(spec, SiglipVisionSpec),
+        )
+        self.position_embedding = build.embedding("embeddings.position_embedding", spec.patches, size, first=False)
         self.states = frozenset(states)
-        self.layers = encoder(spec, build, "vision_model.layers", self.states, name)
-        with build.beside_layers():
-            with build.unlearning(bool(states)):
-                self.post_layernorm = build.layer_norm(name + "post_layernorm", size)
-            if isinstance(spec, SiglipVisionSpec):
-                self.position_ids = build.buffer(name + "embeddings.position_ids", (1, spec.patches), dtypes.int64)
-            self.head = None
-            if isinstance(spec, SiglipVisionSpec) and spec.vision_use_head and pooled:
-                with build.unlearning(True):
-                    self.head = PoolingHead(spec, build, "head")
+        self.layers = encoder(spec, build, "vision_model.layers", self.states)
+        with build.unlearning(bool(states)):
+            self.post_layernorm = build.layer_norm("post_layernorm", size)
+        if isinstance(spec, SiglipVisionSpec):
+            self.position_ids = build.buffer("embeddings.position_ids", (1, spec.patches), dtypes.int64)
+        self.head = None
+        if isinstance(spec, SiglipVisionSpec) and spec.vision_use_head and pooled:
+            with build.unlearning(True):
+                self.head = PoolingHead(spec, build, "head")
 
     def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Last hidden states of images, what its head makes of them where it has one, and the other states that are read."""
@@ -128,10 +125,10 @@ class VisionModel:
         return (last, *states) if self.head is None else (last, self.head(last), *states)
 
 
-def encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = (), path: str = "") -> Layers:
-    """The layers of a tower: CLIP's. `path`: as of `Builder.layers`."""
+def encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = ()) -> Layers:
+    """The layers of a tower: CLIP's."""
     tower, own = clip.TowerSpec.model_validate(spec.model_dump()), isinstance(spec, SiglipVisionSpec | SiglipTextSpec)
-    return clip.layers_of(tower, build, states, label, path, norms_first=own)
+    return clip.layers_of(tower, build, states, label, norms_first=own)
 
 
 BODIES: dict[str, Callable[[Any, Builder], None]] = {"siglip_text_model": text_model}

@@ -72,16 +72,12 @@ class TextModel:
 
     def __init__(self, spec: SiglipTextSpec, build: Builder):
         places = spec.max_position_embeddings
-        self.token_embedding = build.embedding(
-            "text_model.embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True
-        )
-        self.position_embedding = build.embedding(
-            "text_model.embeddings.position_embedding", places, spec.hidden_size, first=False
-        )
-        self.position_ids = build.buffer("text_model.embeddings.position_ids", (1, places), dtypes.int64)
-        self.layers = encoder(spec, build, "text_model.layers", path="text_model.")
-        self.final_layer_norm = build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
-        self.head = build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
+        self.token_embedding = build.embedding("embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
+        self.position_embedding = build.embedding("embeddings.position_embedding", places, spec.hidden_size, first=False)
+        self.position_ids = build.buffer("embeddings.position_ids", (1, places), dtypes.int64)
+        self.layers = encoder(spec, build, "text_model.layers")
+        self.final_layer_norm = build.layer_norm("final_layer_norm", spec.hidden_size)
+        self.head = build.linear("head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Last hidden states, and what is compared."""
@@ -102,9 +98,11 @@ class SigLIP:
         self.vision = spec.tower
         self.logit_scale = build.parameter("logit_scale", (1,))
         self.logit_bias = build.parameter("logit_bias", (1,))
-        self.text_model = TextModel(spec.text_config, build)
-        self.vision_model = VisionModel(spec.tower, build, pooled=False)
-        self.head = PoolingHead(spec.tower, build, "vision_model.head") if spec.tower.vision_use_head else None
+        with build.part("text_model"):
+            self.text_model = TextModel(spec.text_config, build)
+        with build.part("vision_model"):
+            self.vision_model = VisionModel(spec.tower, build, pooled=False)
+            self.head = PoolingHead(spec.tower, build, "head") if spec.tower.vision_use_head else None
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
         size = self.vision.image_size

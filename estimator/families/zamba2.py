@@ -25,7 +25,7 @@ from estimator.families.mamba import refuse_few_bits
 from estimator.families.mamba2 import Mixer, MixerSizes
 from estimator.families.modules import ACTIVATIONS, Module, rotate, token_positions
 from estimator.families.rotary import RotarySpec
-from estimator.families.spec import Activation, Size
+from estimator.families.spec import Activation, Size, check_each_named
 from estimator.tape.checkpoint import checkpoint_within
 from estimator.tape.pointwise import add, mul
 from estimator.tape.tensor import Tensor
@@ -117,11 +117,11 @@ class Zamba2Spec(HybridSpec, RotarySpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if len(self.layers_block_type) != self.num_hidden_layers:
-            named = len(self.layers_block_type)
-            raise ValueError(f"layers_block_type names {named} layers, num_hidden_layers says {self.num_hidden_layers}")
-        if self.mamba_expand * self.hidden_size % self.n_mamba_heads or self.n_mamba_heads % self.mamba_ngroups:
-            raise ValueError(f"{self.n_mamba_heads} Mamba heads do not divide mamba_expand x hidden_size, or are no whole groups")
+        check_each_named(self.layers_block_type, self.num_hidden_layers, "layers_block_type")
+        if (inner := self.mamba_expand * self.hidden_size) % self.n_mamba_heads:
+            raise ValueError(f"mamba_expand x hidden_size, {inner}, is not a multiple of n_mamba_heads {self.n_mamba_heads}")
+        if self.n_mamba_heads % self.mamba_ngroups:
+            raise ValueError(f"n_mamba_heads {self.n_mamba_heads} is not a multiple of mamba_ngroups {self.mamba_ngroups}")
         if self.num_attention_heads * self.head_dim != 2 * self.hidden_size:
             raise ValueError(f"head_dim {self.head_dim} x {self.num_attention_heads} heads is not twice hidden_size")
         if self.use_shared_attention_adapter and self.num_key_value_heads != self.num_attention_heads:
@@ -155,10 +155,13 @@ class Block:
             f"{FEEDING}.gate_up_proj": (2 * width, spec.hidden_size),
             f"{FEEDING}.down_proj": (spec.hidden_size, width),
         }
-        self.weights = {name: build.parameter(f"{first}{name}.weight", shape) for name, shape in (shapes | feeding).items()}
+        self.weights: dict[str, Tensor] = {}
+        self.biases: dict[str, Tensor] = {}
+        for name, shape in (shapes | feeding).items():
+            self.weights[name] = build.parameter(f"{first}{name}.weight", shape)
+            if spec.add_bias_linear and name in feeding:
+                self.biases[name] = build.parameter(f"{first}{name}.bias", shape[:1])
         build.linears += [first + name for name in self.weights] if first else []
-        biased = feeding if spec.add_bias_linear else {}
-        self.biases = {name: build.parameter(f"{first}{name}.bias", shape[:1]) for name, shape in biased.items()}
         self.input_layernorm = build.rms_norm(f"{first}{SHARED}.input_layernorm", wide)
         self.pre_ff_layernorm = build.rms_norm(f"{first}{SHARED}.pre_ff_layernorm", spec.hidden_size)
 
@@ -317,7 +320,7 @@ class Body:
 
 
 def _check(spec: Zamba2Spec, build: Builder) -> None:
-    """Raise `NotModelled` for what reaches a layer within a layer in another way than is known."""
+    """Raise for what torch refuses, or is not modelled yet, of weights that layers share and of a layer within a layer."""
     shares = len(set(spec.blocks)) < len(spec.blocks)
     if shares and build.sharding.untied:
         raise Contradiction(

@@ -43,7 +43,7 @@ class MoreThanAsked(Exception):
 
 def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | None = None) -> Reserved:
     """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on. Raises
-    `MoreThanAsked` as soon as more than `most` bytes cannot be given back.
+    `MoreThanAsked` as soon as more than `most` bytes cannot be given back, unless all is known already.
 
     Runs that allocate and free the same, as a replica does whatever the number of the others, are replayed once."""
     question = _question(tape), workspace, expandable

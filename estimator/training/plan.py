@@ -174,6 +174,9 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
     recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.by_position)
     if job.offload.activations != "none":
         recomputed = offloading(recomputed, job, topology, spec)
+    if recomputed.recomputes and not spec.recomputed:
+        where = "training.activation_checkpointing"
+        raise Contradiction(f"transformers' {spec.model_type} has no gradient checkpointing: write none", where)
     if recomputed.reentrant and recomputed.recomputes and spec.unasked_embeddings and training.adapter:
         raise Contradiction(
             f"what the decoder of {spec.model_type} begins with requires no gradients where it is frozen: torch recomputes"

@@ -80,7 +80,7 @@ def _sensed(training: Training, spec: Any, model: Any, rows: int, tokens: int) -
         dtype = model.dtype if spec.pixels_as_weights else torch.float32
         made["input_features"] = torch.rand(clips, tower.num_mel_bins, most, dtype=dtype)
         mask, frames = torch.zeros(clips, most, dtype=torch.int32), tower.frames(audio, most)
-        made[getattr(spec, "mask_of_sound", "feature_attention_mask")] = mask
+        made[spec.mask_of_sound] = mask
         know(mask, [[1] * frames + [0] * (most - frames)] * clips)
     if images is not None:
         seen = _in_patches(ids, model, spec, images, spec.grid(images))

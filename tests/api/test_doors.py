@@ -119,7 +119,7 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["1x7B", "--on", "24GB"], 2, "1 experts"),
     (["", "--on", "24GB"], 2, "name a model"),
     (["llama-2-13b"], 2, "--on"),
-    (["estimate"], 2, "JOB.yaml"),
+    (["estimate"], 2, "are required: JOB"),
     (["estimate", "missing.yaml"], 2, "missing.yaml"),
     (["estimate", "."], 2, "cannot be read"),
     (["missing/config.json", "--on", "24GB"], 2, "no such file"),

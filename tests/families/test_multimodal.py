@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import random
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,8 +48,15 @@ from tests.jobs import cases
 CASES: dict[str, Any] = {case["name"]: case["model"] for case in cases("multimodal")}
 COMPOSED = [kind for kind in FAMILIES if {"vision_config", "audio_config"} & {*spec_class(kind).model_fields} and kind != "clip"]
 ANY = {kind: next(model for model in CASES.values() if model["model_type"] == kind) for kind in COMPOSED}
-COUNTED = {name: model for name, model in CASES.items() if "vision_config" in model and not resolve(model).spec.forward_modelled}
+
+
+def runs(model: dict[str, Any]) -> bool:
+    return resolve(model).spec.forward_modelled
+
+
+COUNTED = {name: model for name, model in CASES.items() if "vision_config" in model and not runs(model)}
 RUN = [kind for kind in COMPOSED if spec_class(kind).runs and spec_class(kind).sees]
+IN_PARTS = [kind for kind in COMPOSED if spec_class(kind).runs]
 
 
 class Noting(Builder):
@@ -88,6 +96,16 @@ def test_it_has_the_parameters_and_buffers_that_transformers_makes(name: str) ->
             for name, b in model.named_buffers()
         )
         assert build.noted == buffers
+
+
+@pytest.mark.parametrize("kind", IN_PARTS)
+def test_its_parameters_are_called_as_in_transformers(kind: str) -> None:
+    """So that patterns of targets, parts that are trained and what a checkpoint leaves whole mean the same."""
+    spec = resolve(next(model for model in CASES.values() if model["model_type"] == kind and runs(model))).spec
+    build = Builder(Tape(), bfloat16)
+    build_model(spec, build, next(iter(heads(kind))))
+    names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in real(spec, config(spec, "eager")).named_parameters()}
+    assert {re.sub(r"\.\d+\.", ".*.", p.path) for p in build.parameters} == names
 
 
 @pytest.mark.parametrize("kind", COMPOSED)
@@ -155,7 +173,7 @@ def test_it_is_not_run(name: str, job: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", RUN)
 def test_one_that_is_trained_is_not_served_by_transformers(kind: str) -> None:
-    model = next(model for model in CASES.values() if model["model_type"] == kind and resolve(model).spec.forward_modelled)
+    model = next(model for model in CASES.values() if model["model_type"] == kind and runs(model))
     alone = "; for its language model alone" if resolve(model).spec.instead else "$"
     with pytest.raises(NotModelled, match=f"serving {kind} with transformers is not modelled yet{alone}"):
         estimate({"model": model, "hardware": {"gpu": "h100"}, "task": "serve", "serving": {"engine": "transformers"}})

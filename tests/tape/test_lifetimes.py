@@ -113,6 +113,18 @@ def look(frame: FrameType, event: str, of: object) -> Any:
     return look
 
 
+def glance(frame: FrameType, event: str, of: object) -> Any:
+    """As a debugger that stops once in each call, at the third line that it runs, wherever in its file that stands."""
+    lines = iter((1, 2, 3))
+
+    def line(frame: FrameType, event: str, of: object) -> Any:
+        if next(lines, 0) == 3:
+            _ = frame.f_locals
+        return line
+
+    return line
+
+
 @pytest.mark.parametrize(("tell", "told"), [(sys.settrace, sys.gettrace), (sys.setprofile, sys.getprofile)])
 @pytest.mark.parametrize("name", ["codegen bf16-true foreach", "llama-3.2-1b dora", "mesh small in replicas and clipped"])
 @pytest.mark.usefixtures("untried")
@@ -134,11 +146,9 @@ def test_the_look_would_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lifetimes.try_interpreter()
     monkeypatch.setattr(lifetimes, "SNAPSHOTS", False)
     before = sys.gettrace()
-    sys.settrace(look)
+    sys.settrace(glance)
     try:
-        # which of them it changes depends on the lines that it looks at
-        asked = "codegen bf16-true foreach", "phi-2 lora", "falcon-7b bf16-mixed"
-        answers = {name: moments(job_of(CASES[name])) for name in asked}
+        answer = moments(job_of(CASES["falcon-7b bf16-mixed"]))
     finally:
         sys.settrace(before)
-    assert any(difference("fake_steps", CASES[name], answer) for name, answer in answers.items())
+    assert difference("fake_steps", CASES["falcon-7b bf16-mixed"], answer)
