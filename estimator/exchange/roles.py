@@ -52,7 +52,8 @@ def on_parameters(conf: Configuration, key: str = "lora_target_parameters") -> N
         conf.leave(key, f"{', '.join(names)[:60]}: parameters that are no linear layers get no adapter in the answer")
         return
     kept, optimizer = 2 if adapter.get("dtype") == "bf16" else 4, str(conf.get("training.optimizer"))
-    states = 2 if "8bit" in optimizer else 0 if "sgd" in optimizer else 2 * kept
+    moments = 0 if "sgd" in optimizer else 1 if "lion" in optimizer else 2
+    states = moments * (1 if "8bit" in optimizer else kept)
     ranks = conf.gpus if strategy.startswith(("fsdp", "hsdp")) else 1
     found = -(-numbers * (2 * kept + states) // ranks)
     conf.put("hardware.in_use", (conf.get("hardware.in_use") or 0) + found)
