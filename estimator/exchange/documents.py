@@ -118,20 +118,20 @@ def is_configuration(path: Path) -> bool:
     """Whether a file is a job, or a framework's, and not a model's configuration, specification or weights."""
     if not os.path.isfile(path) or path.name.lower().endswith(WEIGHTS):
         return False
-    settings = _settings(path)
+    text = read_text(path)
+    if source(text) is not None:
+        return True
+    settings = recognise.settings(text, str(path))
     return settings is None or _is_job(settings) or recognise.file(settings) is not None
 
 
 def is_of_framework(path: Path) -> bool:
     """Whether a file is a framework's, a command or a script, and no job."""
-    settings = _settings(path)
-    return settings is None or (not _is_job(settings) and recognise.file(settings) is not None)
-
-
-def _settings(path: Path) -> Mapping[str, Any] | None:
-    """A file's settings; None of a command or a script."""
     text = read_text(path)
-    return None if source(text) is not None else recognise.settings(text, str(path))
+    if source(text) is not None:
+        return True
+    settings = recognise.settings(text, str(path))
+    return settings is not None and not _is_job(settings) and recognise.file(settings) is not None
 
 
 def _is_job(settings: Mapping[str, Any]) -> bool:
