@@ -131,7 +131,9 @@ def is_of_framework(path: Path) -> bool:
     if source(text) is not None:
         return True
     settings = recognise.settings(text, str(path))
-    return settings is not None and not _is_job(settings) and recognise.file(settings) is not None
+    if settings is None:
+        return recognise.command_like(text)
+    return not _is_job(settings) and recognise.file(settings) is not None
 
 
 def _is_job(settings: Mapping[str, Any]) -> bool:

@@ -72,7 +72,7 @@ def settings(text: str, where: str) -> Mapping[str, Any] | None:
         try:
             found = parse_yaml(text, where)
         except Unreadable:
-            if _command_like(text):
+            if command_like(text):
                 return None
             raise
     if not isinstance(found, Mapping) or (len(found) == 1 and _COMMAND.search(str(next(iter(found))))):
@@ -85,8 +85,8 @@ def is_toml(text: str) -> bool:
     return not text.lstrip().startswith(("{", "#!")) and bool(_TABLE.search(text) and _SETS.search(text))
 
 
-def _command_like(text: str) -> bool:
-    """Whether text that is no YAML may be a command: options, continued lines, or several documents of a cluster."""
+def command_like(text: str) -> bool:
+    """Whether text that has no settings may be a command: options, continued lines, or several documents of a cluster."""
     return bool(re.search(r"(?:^|\s)--?\w|\\\n|^apiVersion:|^#SBATCH", text, re.MULTILINE))
 
 
