@@ -76,6 +76,13 @@ def test_what_does_not_matter_to_a_run_plays_nothing_anew(misses: Callable[[dict
     assert misses({**JOB, "training": {**TRAINING, "tokens": 1_000_000}}) == 0
 
 
+def test_how_the_allocator_serves_plays_nothing_anew_and_changes_the_answer(misses: Callable[[dict[str, Any]], int]) -> None:
+    grown = {**JOB, "training": {**TRAINING, "expandable_segments": True}}
+    assert misses(JOB) == 1
+    assert misses(grown) == 0
+    assert estimate(grown).memory.reserved_bytes != estimate(JOB).memory.reserved_bytes
+
+
 def test_what_recomputation_saves_takes_one_play_more(misses: Callable[[dict[str, Any]], int]) -> None:
     assert misses({**JOB, "training": {**TRAINING, "activation_checkpointing": "full"}}) == 2
 
@@ -85,7 +92,6 @@ def test_what_recomputation_saves_takes_one_play_more(misses: Callable[[dict[str
     [
         {"model": "gpt2-medium"},
         {"training": {**TRAINING, "sequence_length": 257}},
-        {"training": {**TRAINING, "expandable_segments": True}},
         {"task": "serve"},
         {"hardware": {"gpu": "a100-80gb"}},
         {"hardware": {"gpu": "h100", "gpus": 2}, "parallelism": {"strategy": "ddp"}},
