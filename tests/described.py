@@ -7,7 +7,6 @@ a body that its schema allows. All else is printed with its request, once for ea
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
@@ -20,6 +19,7 @@ from typing import Any
 import httpx
 
 from api.app import app
+from tests.hostile import run
 from tests.schemas import of_route
 
 DOCUMENT: dict[str, Any] = app.openapi()
@@ -186,15 +186,5 @@ async def ask(address: str, seconds: float, clients: int, seed: int) -> int:
     return len(kinds)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("address", help="of a service, such as http://127.0.0.1:8000")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    return min(1, asyncio.run(ask(options.address, options.seconds, options.clients, options.seed)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, ask))

@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httpx
@@ -241,15 +242,16 @@ async def attack(address: str, seconds: float, at_a_time: int, seed: int) -> int
     return bad
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def run(description: str | None, send: Callable[[str, float, int, int], Coroutine[Any, Any, int]]) -> int:
+    """Send requests as the command line says: to which address, for how many seconds, by how many clients, with which seed."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("address", help="of a service, such as http://127.0.0.1:8000")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    return min(1, asyncio.run(attack(options.address, options.seconds, options.clients, options.seed)))
+    return min(1, asyncio.run(send(options.address, options.seconds, options.clients, options.seed)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, attack))
