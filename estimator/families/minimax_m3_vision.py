@@ -9,7 +9,7 @@ from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.modules import rotate_part
 from estimator.families.qwen_vl_tower import Layer
-from estimator.families.qwen_vl_vision import VisionSpec
+from estimator.families.qwen_vl_vision import EvenVisionSpec
 from estimator.families.spec import Activation, Depth, Size
 from estimator.families.towers import Side
 from estimator.tape import dtypes
@@ -18,22 +18,14 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape
 
 
-class MiniMaxM3VisionSpec(VisionSpec):
+class MiniMaxM3VisionSpec(EvenVisionSpec):
     modelled = {"attention_dropout": (0, 0.0)}
-    hooked = False
-    attention_names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
 
     hidden_size: Size = 1280
     intermediate_size: Size = 5120
     num_hidden_layers: Depth = 32
-    num_attention_heads: Size = 16
-    num_channels: Size = 3
     image_size: Side = 2016
     hidden_act: Activation = "gelu"
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        return self.hidden_size, self.intermediate_size, self.hidden_size
 
     @property
     def rotated(self) -> int:

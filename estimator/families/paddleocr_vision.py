@@ -11,7 +11,7 @@ from typing import Any
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.qwen_vl_tower import TAPS, Layer
-from estimator.families.qwen_vl_vision import VisionSpec
+from estimator.families.qwen_vl_vision import EvenVisionSpec
 from estimator.families.spec import Activation, Depth, Size
 from estimator.families.towers import Side
 from estimator.tape import dtypes
@@ -22,25 +22,17 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape, unsqueeze
 
 
-class PaddleOCRVisionSpec(VisionSpec):
+class PaddleOCRVisionSpec(EvenVisionSpec):
     """A patch is of one frame."""
 
     modelled = {"attention_dropout": (0, 0.0), "temporal_patch_size": (1,)}
-    hooked = False
-    attention_names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
 
     hidden_size: Size = 1152
     intermediate_size: Size = 4304
     num_hidden_layers: Depth = 27
-    num_attention_heads: Size = 16
-    num_channels: Size = 3
     image_size: Side = 384
     temporal_patch_size: Side = 1
     hidden_act: Activation = "gelu_pytorch_tanh"
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        return self.hidden_size, self.intermediate_size, self.hidden_size
 
     @property
     def patch_shape(self) -> Shape:

@@ -89,6 +89,22 @@ class VisionSpec(TowerSpec):
         return ()
 
 
+class EvenVisionSpec(VisionSpec):
+    """A tower of other makers, as wide at its end as within; queries, keys and values have a layer each."""
+
+    hooked = False
+    attention_names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size = 16
+    num_channels: Size = 3
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        return self.hidden_size, self.intermediate_size, self.hidden_size
+
+
 class Qwen2VisionSpec(VisionSpec):
     hidden_size: Size = 3584
     embed_dim: Size = 1280
