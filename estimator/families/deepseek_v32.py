@@ -19,13 +19,14 @@ from estimator.families.cache_layers import CacheLayer, indexer, latent
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.deepseek import DeepseekMoe
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.glm4_moe_lite import Glm4MoeLiteSpec
 from estimator.families.heads import language_model
 from estimator.families.latent import LatentAttention, rotate_neighbours
 from estimator.families.modules import rotated, token_positions
-from estimator.families.spec import DecoderSpec, Size, called, check_each_named
+from estimator.families.spec import DecoderSpec, Size, called
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.autograd import no_grad

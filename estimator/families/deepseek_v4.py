@@ -19,12 +19,13 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, compressed
 from estimator.families.compressors import HeavyCompressor, Norm, SparseCompressor, rotary_buffers, rotate_last
 from estimator.families.decoder import Decoder, Rotary
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, SharedExpertsSpec, entered
 from estimator.families.gpt_oss import AttentionWithSinks
 from estimator.families.heads import language_model
 from estimator.families.hyper_connections import HyperConnection, HyperHead, unweighted_norm
 from estimator.families.modules import ACTIVATIONS, rotary_table, token_positions
-from estimator.families.spec import Size, called, check_each_named
+from estimator.families.spec import Size, called
 from estimator.families.windows import LayerType
 from estimator.tape import dtypes
 from estimator.tape.matmul import bmm, linear, matmul

@@ -8,9 +8,10 @@ from pydantic import model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.cache_layers import CacheLayer, latent
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import GroupedExpertsSpec, LayersOfTypesSpec
 from estimator.families.latent_spec import LatentSpec
-from estimator.families.spec import Size, called, check_each_named
+from estimator.families.spec import Size, called
 
 Kind = Literal["linear_attention", "full_attention"]
 LINEAR: Kind = "linear_attention"

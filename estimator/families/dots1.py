@@ -14,12 +14,13 @@ from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.deepseek import DeepseekMoe
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import GroupedExpertsSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import language_model
 from estimator.families.modules import Module
-from estimator.families.spec import RotaryDecoderSpec, check_each_named
+from estimator.families.spec import RotaryDecoderSpec
 from estimator.families.windows import FULL
 
 

@@ -14,9 +14,10 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from estimator.families.build import Builder
+from estimator.families.each_layer import check_each_named
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.parameter import Weight
-from estimator.families.spec import DecoderSpec, Size, called, check_each_named
+from estimator.families.spec import DecoderSpec, Size, called
 from estimator.tape import dtypes
 from estimator.tape.grouped import grouped_linear
 from estimator.tape.pointwise import add_, mul, to

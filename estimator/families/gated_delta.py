@@ -16,12 +16,13 @@ from estimator.families.cache_layers import CacheLayer, attention, mamba_state
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Alone, PreNorm
 from estimator.families.delta_rule import chunk_gated_delta_rule
+from estimator.families.each_layer import check_each_named
 from estimator.families.gemma import RMSNorm
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.mamba2 import causal_conv1d
 from estimator.families.modules import ACTIVATIONS, Module, rotate_part
 from estimator.families.rotary import PartialRotarySpec
-from estimator.families.spec import DecoderSpec, Size, check_each_named
+from estimator.families.spec import DecoderSpec, Size
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, exp, mean_last, mul, neg, pow_scalar, rsqrt, sigmoid, silu, softplus, to

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY
 from estimator.families.granitemoe import GraniteMoe
 from estimator.families.heads import Batch
@@ -20,7 +21,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, Kind, Mamba2HybridSpec
 from estimator.families.mamba2 import Mixer
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
-from estimator.families.spec import Size, called, check_each_named
+from estimator.families.spec import Size, called
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar

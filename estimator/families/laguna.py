@@ -14,13 +14,14 @@ from estimator.families.abilities import BATCHES, Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY, Experts, LayersOfTypesSpec, entered
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention, normed_between
 from estimator.families.heads import language_model
 from estimator.families.modules import Module, rotary_table, rotate_part
 from estimator.families.rotary import frequencies
-from estimator.families.spec import Size, check_each_named
+from estimator.families.spec import Size
 from estimator.families.windows import FULL, SLIDING, LayerType, WindowedSpec, masks_seen
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType

@@ -15,13 +15,14 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention, convolution_state
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Alone, PreNorm
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY, Experts, MoeSpec, entered
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import CausalLM, Head
 from estimator.families.mamba2 import causal_conv1d
 from estimator.families.modules import Module
-from estimator.families.spec import RotaryDecoderSpec, Size, called, check_each_named
+from estimator.families.spec import RotaryDecoderSpec, Size, called
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.matmul import linear

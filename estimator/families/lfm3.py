@@ -15,13 +15,14 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention, convolution_state
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import Alone, PreNorm, Sandwich
+from estimator.families.each_layer import check_each_named
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import language_model
 from estimator.families.lfm2 import PARTS, ShortConvolution
 from estimator.families.modules import Module
 from estimator.families.olmo import rotate_in_float32
-from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size, called, check_each_named
+from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size, called
 from estimator.families.windows import FULL, SLIDING, LayerType
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType

@@ -16,6 +16,7 @@ from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.decoder import Decoder, Rotary
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY, MoeSpec
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
@@ -23,7 +24,7 @@ from estimator.families.mamba import scan_slots
 from estimator.families.mixtral import MixtralMoe, MixtralSpec
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.rotary import RotarySpec
-from estimator.families.spec import Size, called, check_each_named
+from estimator.families.spec import Size, called
 from estimator.families.windows import FULL, LayerType
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import matmul

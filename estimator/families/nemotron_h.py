@@ -16,6 +16,7 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Alone, SelfAttention
+from estimator.families.each_layer import check_each_named
 from estimator.families.experts import AUXILIARY, Experts
 from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import CausalLM, Head
@@ -23,7 +24,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, HybridSpec, Unrotated, U
 from estimator.families.mamba2 import WITHOUT_LORA, Mixer, MixerSizes, refuse_output_adapter
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.routers import DeepseekV3Router
-from estimator.families.spec import Activation, Size, called, check_each_named
+from estimator.families.spec import Activation, Size, called
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, pow_scalar, rsqrt, to

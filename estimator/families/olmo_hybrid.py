@@ -17,6 +17,7 @@ from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Alone, PostNorm, PreNorm
 from estimator.families.delta_rule import chunk_gated_delta_rule
+from estimator.families.each_layer import check_each_named
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.gated_delta import RMSNormGated
 from estimator.families.grouped_query import GroupedQueryAttention, normed_whole
@@ -25,7 +26,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, HybridSpec, Kind, Unrota
 from estimator.families.mamba2 import causal_conv1d
 from estimator.families.modules import ACTIVATIONS, Module
 from estimator.families.norms import WideRMSNorm
-from estimator.families.spec import Size, check_each_named
+from estimator.families.spec import Size
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, exp, mul, mul_scalar, neg, sigmoid, softplus, to

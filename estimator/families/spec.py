@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -22,12 +22,6 @@ Activation = Literal["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast
 def called(name: str, default: Any = ...) -> Any:
     """A field that config.json calls `name`; either name is read."""
     return Field(default, alias=name)
-
-
-def check_each_named(kinds: Collection[object] | None, layers: int, name: str = "layer_types") -> None:
-    """Raise ValueError where a list of what each layer is has not as many as there are layers; without a list nothing is said."""
-    if kinds is not None and len(kinds) != layers:
-        raise ValueError(f"{name} names {len(kinds)} layers, num_hidden_layers is {layers}")
 
 
 class ModelSpec(BaseModel):

@@ -12,7 +12,8 @@ from pydantic import model_validator
 
 from estimator.families.attention import causal_mask
 from estimator.families.cache_layers import CacheLayer, attention
-from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size, check_each_named
+from estimator.families.each_layer import check_each_named
+from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor

@@ -19,13 +19,14 @@ from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention, mamba_state
 from estimator.families.decoder import Rotary
+from estimator.families.each_layer import check_each_named
 from estimator.families.heads import decoder_heads
 from estimator.families.hybrid import HybridSpec
 from estimator.families.mamba import refuse_few_bits
 from estimator.families.mamba2 import Mixer, MixerSizes
 from estimator.families.modules import ACTIVATIONS, Module, rotate, token_positions
 from estimator.families.rotary import RotarySpec
-from estimator.families.spec import Activation, Size, check_each_named
+from estimator.families.spec import Activation, Size
 from estimator.tape.checkpoint import checkpoint_within
 from estimator.tape.pointwise import add, mul
 from estimator.tape.tensor import Tensor
