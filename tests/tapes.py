@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from estimator import Job
+from estimator.contract.units import MIB
 from estimator.families import layers
 from estimator.parallel.topology import topology
 from estimator.pipeline.defaults import with_defaults
+from estimator.runtime.reserved import reserved
 from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
 from estimator.tape.peak import Place, locate_peak, tensors
@@ -33,6 +35,7 @@ def unrolled(job: dict[str, Any]) -> tuple[Tape, Replay]:
         return simulated(job, unrolled=True)
 
 
+WORKSPACE = 8 * MIB
 SMALL = {
     "model_type": "llama",
     "hidden_size": 512,
@@ -45,12 +48,14 @@ SMALL = {
 
 
 def assert_folded_as_unrolled(job: dict[str, Any]) -> tuple[Tape, Tape]:
-    """Layers that share a slot take what they take one by one, and have their peaks in the same places; both tapes."""
+    """Layers that share a slot take what they take one by one, also in the caching allocator, and have their peaks in the
+    same places; both tapes."""
     tape, folded = simulated(job)
     long_tape, long = unrolled(job)
     assert folded.phases == long.phases
     assert peaks(tape, folded) == peaks(long_tape, long)
     assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    assert reserved(tape, WORKSPACE) == reserved(long_tape, WORKSPACE)
     return tape, long_tape
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-Event = tuple[int, list[int], list[int]]
-"""Bytes of a block, negative where one is freed; the stack on which it is put, or from which it is taken; another to take it
-from where that is empty. Nothing is freed where both are."""
+Event = tuple[int, list[int], int]
+"""Bytes of a block, negative where one is freed; the list at whose end it is put, or from which it is taken; and whether from its
+`FIRST` place or its `LAST`. Nothing is freed where the list is empty."""
+FIRST, LAST = 0, -1
 MIB = 2**20
 SMALL, SMALL_SEGMENT = MIB, 2 * MIB
 LARGE, LARGE_SEGMENT = 10 * MIB, 20 * MIB
@@ -72,11 +73,11 @@ class CachingAllocator:
 
     def play(self, events: Iterable[Event]) -> None:
         """Allocate and free, in order."""
-        for size, stack, other in events:
+        for size, blocks, place in events:
             if size > 0:
-                stack.append(self.malloc(size))
-            elif stack or other:
-                self.release((stack or other).pop())
+                blocks.append(self.malloc(size))
+            elif blocks:
+                self.release(blocks.pop(place))
 
     def _segment(self, size: int) -> tuple[int, int]:
         """Address and bytes of a new segment, which touches no other."""

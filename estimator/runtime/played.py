@@ -35,7 +35,7 @@ class PlayedAllocator:
         """Allocate and free, in order."""
         free, starts, ends, surplus, whole = self.free, self.starts, self.ends, self.surplus, self.whole
         held, highest = self.held, self.highest
-        for size, stack, other in events:
+        for size, blocks, place in events:
             if size > 0:
                 at = bisect_left(free, size << ADDRESS)
                 if at < len(free):
@@ -58,9 +58,9 @@ class PlayedAllocator:
                     ends.pop(address + has, None)
                     if rest:
                         surplus[address] = rest
-                stack.append(address)
-            elif stack or other:
-                address = (stack or other).pop()
+                blocks.append(address)
+            elif blocks:
+                address = blocks.pop(place)
                 size = surplus.pop(address) - size if address in surplus else -size
                 end = address + size
                 if end in starts:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, Event, ExpandableAllocator
+from estimator.runtime.allocator import FIRST, LAST, SMALL, SMALL_SEGMENT, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
+from estimator.tape.handed import BACKWARD
 from estimator.tape.lifetimes import uncollected
-from estimator.tape.replay import Stretch, folded
+from estimator.tape.replay import Stretch, folded, leaves, left
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
 STEPS = 2
-NONE: list[int] = []
+LOAD = "load"
 BETWEEN = ("evaluate", "generate", "score")
 """Phases that run in the thread in which forward runs."""
 
@@ -72,22 +73,19 @@ def _path(slot: Slot | None) -> tuple[Slot, ...]:
 def _reserved(tape: Tape, workspace: int, expandable: bool, most: int | None) -> Reserved:
     small = _small_segments(tape)
     run = _Run(tape, expandable, None if most is None else most - small)
-    course = zip(tape.phases, folded(tape), strict=True)
-    phases = [(phase.name, fold.blocks) for phase, fold in course if not phase.aside]
-    loading = [block for name, blocks in phases if name == "load" for block in blocks]
-    run.play(loading, skipped=OPTIMIZER_STATE)
+    run.load(skipped=OPTIMIZER_STATE)
     threads = set()
     for step in range(STEPS):
-        for name, blocks in phases:
-            if name == "load":
+        for at, name in enumerate(run.names):
+            if name == LOAD:
                 continue
             thread = "forward" if name in BETWEEN else name
             if thread != "optimizer_step" and thread not in threads:
                 threads.add(thread)
-                run.allocator.play([(workspace, [], NONE)])
+                run.allocator.play([(workspace, [], LAST)])
             if name == "optimizer_step" and not step:
-                run.play(loading, only=OPTIMIZER_STATE)
-            run.play(blocks)
+                run.load(only=OPTIMIZER_STATE)
+            run.play(at)
         if step < STEPS - 1:
             run.end_step()
     return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
@@ -103,127 +101,99 @@ def _small_segments(tape: Tape) -> int:
 
 
 class _Run:
-    """The allocator and what is alive in it: a stack of blocks per storage of the tape, one block per pass of its slot."""
+    """The allocator and what is alive in it: of each storage of the tape its blocks, one for each pass of its slot, oldest first.
+
+    A layer frees what the layer before it made, its input or a gradient; the tape has what came to the first of them freed in
+    each. Those storages have their blocks in common."""
 
     def __init__(self, tape: Tape, expandable: bool, most: int | None):
         self.tape, self.most = tape, most
         self.allocator: PlayedAllocator | ExpandableAllocator = ExpandableAllocator() if expandable else PlayedAllocator()
-        self.alive: defaultdict[int, list[int]] = defaultdict(list)
-        self.born: set[int] = set()
-        """Storages of the steps, alive or not."""
-        self.kept: defaultdict[Slot | None, list[int]] = defaultdict(list)
-        """Storages that a slot's earlier stretches left alive."""
-        self.large: dict[Stretch, list[int]] = {}
-        """Events of a stretch that reach the pool of large blocks."""
-        self.events: dict[Stretch, list[Event]] = {}
-        """The same, as the allocator plays them."""
-        self.partners: dict[Stretch, dict[int, int]] = {}
-        self.freed: dict[Stretch, list[int]] = {}
-        """What the first pass of a stretch freed."""
+        course = [(phase.name, fold) for phase, fold in zip(tape.phases, folded(tape), strict=True) if not phase.aside]
+        self.names, self.phases = [name for name, _ in course], [fold for _, fold in course]
+        self.made_in = {event: at for at, phase in enumerate(self.phases) for event in self._events(phase) if event > 0}
+        """Of each storage the number of the phase that makes it."""
+        self.same = _handed_on(tape, self.phases, self.made_in)
+        self.blocks: defaultdict[int, list[int]] = defaultdict(list)
+        for storage, first in self.same.items():
+            self.blocks[storage] = self.blocks[first]
+        self.played: dict[Stretch, list[Event]] = {}
+        """Stretches as the allocator plays them."""
 
-    def play(self, blocks: list[Stretch], only: str | None = None, skipped: str | None = None) -> None:
-        """Replay blocks in a row: all that is allocated in them, or what is counted as `only`, or is not `skipped`."""
-        for block in blocks:
-            if not block.blocks and block not in self.large:
-                sizes = self.tape.sizes
-                self.large[block] = [e for e in self.tape.events[block.start : block.stop] if sizes[abs(e)] > SMALL]
-            for turn in range(block.repeat):
-                if block.blocks:
-                    self.play(block.blocks, only, skipped)
-                    if not turn and block.repeat > 1 and len(block.blocks) > 1 and only is None and skipped is None:
-                        self._pair_period(block)
-                elif self.large[block]:
-                    self._pass(block, only, skipped)
-
-    def _pass(self, block: Stretch, only: str | None, skipped: str | None) -> None:
+    def load(self, only: str | None = None, skipped: str | None = None) -> None:
+        """Replay what loads the model: what is counted as `only`, or is not `skipped`."""
         components = self.tape.components
-        if only is None and skipped is None:
-            if block not in self.events:
-                self.events[block] = self._played(block, self.large[block])
-                self.born.update(event for event in self.large[block] if event > 0)
-            wanted, events = self.large[block], self.events[block]
-        else:
-            wanted = [
-                e for e in self.large[block] if e < 0 or ((only is None or components[e] == only) and components[e] != skipped)
-            ]
-            events = self._played(block, wanted)
-        first = block not in self.partners and block.slot is not None and block.slot.total > 1
-        freed = self._frees(wanted) if first else []
-        self.allocator.play(events)
-        if self.most is not None and self.allocator.highest > self.most:
-            raise MoreThanAsked
-        if first:
-            self.freed[block] = freed
-            self.partners[block] = self._pairs(block, freed)
-            self.events.pop(block, None)
+        for at, name in enumerate(self.names):
+            if name == LOAD:
+                leaves_out = {one for one in components if one == skipped or only not in (None, one)}
+                self._play(at, self.phases[at], frozenset(), leaves_out)
+                self.played.clear()
 
-    def _played(self, block: Stretch, events: list[int]) -> list[Event]:
-        """Events of a stretch as the allocator plays them, with the stacks of their storages."""
-        alive, sizes, partners = self.alive, self.tape.sizes, self.partners.get(block)
-        if not partners:
-            return [(sizes[e], alive[e], NONE) if e > 0 else (-sizes[-e], alive[-e], NONE) for e in events]
-        others = {storage: alive[partner] for storage, partner in partners.items()}
-        return [(sizes[e], alive[e], NONE) if e > 0 else (-sizes[-e], alive[-e], others.get(-e, NONE)) for e in events]
+    def play(self, at: int) -> None:
+        """Replay the phase of this number."""
+        self._play(at, self.phases[at], frozenset())
 
-    def _frees(self, events: list[int]) -> list[int]:
-        """What these events will free, in order: storages that are alive by then."""
-        alive = {abs(event): len(self.alive[abs(event)]) for event in events}
-        freed = []
-        for event in events:
-            if event > 0:
-                alive[event] += 1
-            elif alive[-event]:
-                alive[-event] -= 1
-                freed.append(-event)
-        return freed
-
-    def _pairs(self, block: Stretch, freed: list[int]) -> dict[int, int]:
-        """What a later pass frees instead of a storage from before the first: the same of the pass before it.
-
-        A layer's input is the output of the layer before it, and so are their gradients: of the same size and kind.
-        """
-        tape, alive = self.tape, self.alive
-        births = dict.fromkeys(e for e in self.large[block] if e > 0)
-        kept = [e for e in births if alive[e]]
-        earlier = self.kept[block.slot]
-        partners = {}
-        for storage in freed:
-            if storage in births or alive[storage]:
+    def _play(self, at: int, block: Stretch, made: Set[int], left_out: Set[str] = frozenset()) -> None:
+        """Replay a block of a phase; `made`: what the innermost block around it that runs several times makes."""
+        if block.repeat > 1:
+            made = {self.same.get(event, 0) for event in self._events(block)}
+        for _ in range(block.repeat):
+            if block.blocks:
+                for inner in block.blocks:
+                    self._play(at, inner, made, left_out)
                 continue
-            alike = [e for e in (*kept, *earlier) if alive[e] and tape.sizes[e] == tape.sizes[storage]]
-            alike.sort(key=lambda e: tape.components[e] != tape.components[storage])  # stable: this stretch before earlier ones
-            if alike:
-                partners[storage] = alike[0]
-                (kept if alike[0] in kept else earlier).remove(alike[0])
-        earlier += kept
-        return partners
+            if block not in self.played:
+                self.played[block] = list(self._as_played(at, block, made, left_out))
+            self.allocator.play(self.played[block])
+            if self.most is not None and self.allocator.highest > self.most:
+                raise MoreThanAsked
 
-    def _pair_period(self, period: Stretch) -> None:
-        """Pair anew where several kinds of layers take turns: what the first of them frees, the last of the turn before made."""
-        tape, alive = self.tape, self.alive
-        leaves = [one for one in _leaves(period) if one in self.freed]
-        births = dict.fromkeys(e for one in leaves for e in self.large[one] if e > 0)
-        kept = [e for e in births if alive[e]]
-        for one in leaves:
-            for storage in self.freed[one]:
-                if storage in births or alive[storage]:
-                    continue
-                alike = [e for e in kept if tape.sizes[e] == tape.sizes[storage]]
-                alike.sort(key=lambda e: tape.components[e] != tape.components[storage])  # stable
-                if alike:
-                    self.partners[one][storage] = alike[0]
-                    kept.remove(alike[0])
-            self.events.pop(one, None)
+    def _events(self, block: Stretch) -> Iterator[int]:
+        """The events of a block, each once."""
+        for leaf in leaves(block):
+            yield from self.tape.events[leaf.start : leaf.stop]
+
+    def _as_played(self, at: int, block: Stretch, made: Set[int], left_out: Set[str]) -> Iterator[Event]:
+        """A stretch as the allocator plays it. Of several blocks the oldest is freed first where they are handed on from pass to
+        pass, or the layers come in the order in which they made them; else, as backward does with forward's, the latest."""
+        sizes, components, made_in, same = self.tape.sizes, self.tape.components, self.made_in, self.same
+        for event in self._events(block):
+            storage = abs(event)
+            if sizes[storage] <= SMALL or components[storage] in left_out:
+                continue
+            if event > 0:
+                yield sizes[storage], self.blocks[storage], LAST
+                continue
+            before = made_in[storage]
+            in_order = before != at and (self.names[before] == BACKWARD) == (self.names[at] == BACKWARD)
+            yield -sizes[storage], self.blocks[storage], FIRST if in_order or same.get(storage) in made else LAST
 
     def end_step(self) -> None:
         """What a step leaves behind is freed: the gradients."""
-        sizes, alive = self.tape.sizes, self.alive
-        self.allocator.play((-sizes[one], alive[one], NONE) for one in self.born for _ in range(len(alive[one])))
+        for storage, at in self.made_in.items():
+            if self.names[at] != LOAD and self.tape.sizes[storage] > SMALL:
+                blocks = self.blocks[storage]
+                self.allocator.play((-self.tape.sizes[storage], blocks, LAST) for _ in range(len(blocks)))
 
 
-def _leaves(block: Stretch) -> Iterator[Stretch]:
-    """The stretches of events within a block, in order."""
-    if not block.blocks:
-        yield block
-    for inner in block.blocks:
-        yield from _leaves(inner)
+def _handed_on(tape: Tape, phases: list[Stretch], made_in: Mapping[int, int]) -> dict[int, int]:
+    """Large storages of the tape that are the same tensor from layer to layer, each with one that stands for all of them.
+
+    What is freed more often than made, and what of its size the same phase makes more often than is freed: by as many, and of
+    the same component, if there is such."""
+    sizes, components, over = tape.sizes, tape.components, left(tape, phases)
+    makers = defaultdict(list)
+    for storage, times in enumerate(over):
+        if times > 0 and sizes[storage] > SMALL:
+            makers[sizes[storage], made_in[storage]].append(storage)
+    found: dict[int, list[int]] = {}
+    for taker in [storage for storage, times in enumerate(over) if times < 0 and sizes[storage] > SMALL]:
+        alike = makers[sizes[taker], made_in[taker]]
+        alike.sort(key=lambda maker: (over[maker] != -over[taker], components[maker] != components[taker]))
+        for maker in alike:
+            if moved := min(over[maker], -over[taker]):
+                over[maker] -= moved
+                over[taker] += moved
+                same = [*found.get(taker, [taker]), *found.get(maker, [maker])]
+                found.update(dict.fromkeys(same, same))
+    return {storage: same[0] for storage, same in found.items()}

@@ -99,6 +99,19 @@ def folded(tape: Tape, sizes: list[int] | None = None) -> list[Stretch]:
     return [_fold(tape, counted, phase.start, stop) for phase, stop in zip(tape.phases, bounds, strict=True)]
 
 
+def left(tape: Tape, phases: list[Stretch]) -> list[int]:
+    """How often each storage is alive after these phases, as `Replay.alive` counts them."""
+    return _alive(tape, [reach for phase in phases for reach in _whole(phase, 1)])
+
+
+def leaves(block: Stretch) -> Iterator[Stretch]:
+    """The stretches of events within a block, in order."""
+    if not block.blocks:
+        yield block
+    for inner in block.blocks:
+        yield from leaves(inner)
+
+
 def _fold(tape: Tape, sizes: list[int], start: int, stop: int) -> Stretch:
     """The events of a phase as nested blocks, one per stay in a slot."""
     root = Stretch(1)

@@ -16,6 +16,7 @@ from estimator.megatron.linear import ColumnLinear, RowLinear, Split
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.pipeline.run import played
+from estimator.runtime.reserved import reserved
 from estimator.simulation.attribution import attribution
 from estimator.simulation.ranks import traffic
 from estimator.simulation.trace import trace
@@ -141,7 +142,8 @@ def test_what_the_head_reads_is_the_last_layer_s() -> None:
 
 
 def folded_as_unrolled(asked: dict[str, Any]) -> None:
-    """The peaks of each phase, the parts of the highest, what is alive at the end, what is computed and what is exchanged."""
+    """The peaks of each phase, the parts of the highest, what is alive at the end, what is computed and exchanged; and without a
+    pipeline what is reserved: of micro-batches that wait only the fullest moment is simulated."""
     run = played(read_job(asked), True)
     steps = run.job.training.gradient_accumulation_steps
     for number in range(run.place.pipeline):
@@ -153,7 +155,9 @@ def folded_as_unrolled(asked: dict[str, Any]) -> None:
             phases, parts = whole.phases, attribution(tape, whole).at_peak
             peaks = {name: max(p.peak_bytes for p in phases if p.name == name) for name in {p.name for p in phases}}
             sent = {str(one) for one in traffic(tape, steps)}
-            found.append((peaks, parts, phases[-1].end_bytes, sent, [flops(tape, name) for name in ("forward", "backward")]))
+            taken = reserved(tape, CUBLAS_WORKSPACES) if run.place.pipeline == 1 else None
+            computed = [flops(tape, name) for name in ("forward", "backward")]
+            found.append((peaks, parts, phases[-1].end_bytes, taken, sent, computed))
         assert found[0] == found[1], number
 
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from estimator import estimate
 from estimator.pipeline.run import played
-from estimator.runtime.allocator import MIB, CachingAllocator, Event, ExpandableAllocator
+from estimator.runtime.allocator import FIRST, LAST, MIB, CachingAllocator, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
 from estimator.runtime.reserved import _known as known
 from estimator.runtime.reserved import _question as question
 from estimator.runtime.reserved import _reserved as replayed
-from estimator.runtime.reserved import _Run
+from estimator.runtime.reserved import reserved
 from estimator.simulation.simulation import Simulation
-from estimator.tape.replay import folded
+from tests.tapes import WORKSPACE, simulated, unrolled
 
 KINDS = [CachingAllocator, ExpandableAllocator]
 
@@ -110,18 +110,17 @@ def test_blocks_never_overlap_and_all_come_back(kind: type[CachingAllocator], as
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(MIB + 1, 90 * MIB), st.integers(0, 9)), max_size=60))
 def test_a_whole_run_in_one_loop_takes_what_its_blocks_take_one_by_one(asked: list[tuple[int, int]]) -> None:
-    """Where the draw says so, one of the blocks in use is freed before a request, by its own stack or by another's."""
+    """Where the draw says so, one of the blocks of a size is freed before a request, the first or the last of them."""
     taken = []
     for pool in (CachingAllocator(), PlayedAllocator()):
         events: list[Event] = []
-        used: list[tuple[int, list[int]]] = []
+        used: dict[int, list[int]] = {}
         for size, choice in asked:
             if choice < len(used):
-                gone, stack = used.pop(choice)
-                events.append((-gone, [], stack) if choice % 2 else (-gone, stack, []))
-                events.append((-gone, stack, []))  # which is empty by then, so that nothing is freed
-            used.append((-(-size // 512) * 512, []))
-            events.append((*used[-1], []))
+                gone = list(used)[choice]
+                events += [(-gone, used[gone], place) for place in (FIRST, LAST)[choice % 2 :]]  # of one block there is no second
+            rounded = -(-size // (8 * MIB)) * 8 * MIB
+            events.append((rounded, used.setdefault(rounded, []), LAST))
         pool.play(events)
         taken.append((pool.reserved, pool.held, pool.highest))
     assert taken[0] == taken[1]
@@ -137,18 +136,17 @@ def test_reserved_bytes_of_a_step(expandable: bool, checkpointing: str) -> None:
     assert memory.peak_bytes < memory.held_bytes <= memory.reserved_bytes
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("strategy", ["none", "fsdp2", "zero3"])
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "gemma-2-2b", "gemma-3-1b", "llama-3.2-1b"])
-def test_kinds_of_layers_that_take_turns_free_what_was_gathered_for_them(model: str) -> None:
-    """Under FSDP2 a layer frees what another kind of layer gathered, on the turn before: a whole model was left once."""
-    training = {"activation_checkpointing": "full", "precision": "bf16-mixed", "sequence_length": 64}
-    job = {"model": model, "training": training, "parallelism": {"strategy": "fsdp2"}, "hardware": {"gpus": 8}}
-    tape = played(job, True).simulation.build.tape
-    run = _Run(tape, False, None)
-    for phase, fold in zip(tape.phases, folded(tape), strict=True):
-        run.play(fold.blocks)
-        if phase.name == "backward":
-            left = [tape.components[one] for one, blocks in run.alive.items() for _ in blocks]
-            assert "communication_buffers" not in left
+def test_layers_free_the_blocks_that_they_free_alone(model: str, strategy: str, checkpointing: str) -> None:
+    """A layer frees what the layer before it made, and under FSDP2 what was gathered for it: which block that is decides what is
+    reserved. Of Llama-3-8B under FSDP2 it was 12 % too little once."""
+    training = {"activation_checkpointing": checkpointing, "precision": "bf16-mixed", "sequence_length": 512}
+    gpus = 1 if strategy == "none" else 8
+    job = {"model": model, "training": training, "parallelism": {"strategy": strategy}, "hardware": {"gpus": gpus}}
+    (tape, _), (long_tape, _) = simulated(job), unrolled(job)
+    assert reserved(tape, WORKSPACE) == reserved(long_tape, WORKSPACE)
 
 
 def test_replicas_that_do_the_same_are_replayed_once() -> None:
