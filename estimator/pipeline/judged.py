@@ -40,21 +40,17 @@ class Judged(NamedTuple):
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
-    """What `estimate` says of a job in `fits`, sooner where even the peak is too much, or leaves a `roomy` share of the card and
-    the host is not asked about."""
+    """What `estimate` says of a job in `fits`, sooner: not how much the caching allocator takes is asked, only whether that is too
+    much, and not even that where a `roomy` share of the card is left."""
     run = played(job, allow_files)
     limit = offered(run.card.memory_bytes, run.job)
     if overflows(run):
         return False
-    if (
-        roomy
-        and run.job.host.memory is None
-        and limit is not None
-        and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
-    ):
-        return True
-    if limit is not None and _holds_too_much(run, limit):
-        return False
+    if limit is not None and run.job.host.memory is None:
+        if roomy and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit:
+            return True
+        if run.job.task == "train":
+            return not _holds_too_much(run, limit)
     return judge_run(run).verdict.fits
 
 

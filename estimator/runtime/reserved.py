@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from estimator.runtime.allocator import FIRST, LAST, SMALL, SMALL_SEGMENT, Event, ExpandableAllocator
+from estimator.runtime.allocator import FIRST, LAST, SMALL, SMALL_SEGMENT, SPLIT, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
 from estimator.tape.handed import BACKWARD
 from estimator.tape.lifetimes import uncollected
@@ -91,13 +91,27 @@ def _reserved(tape: Tape, workspace: int, expandable: bool, most: int | None) ->
     return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
 
 
+def held_if_grown(tape: Tape, workspace: int) -> tuple[int, int]:
+    """The least and the most that cannot be given back of segments that grow, in bytes, known without a replay into the
+    allocator: blocks in use, each larger than was asked for by at most what is not split off."""
+    small = _small_segments(tape)
+    threads = len({phase.name for phase in tape.phases})
+    most = _most_alive(tape, [size + SPLIT if size > SMALL else 0 for size in tape.sizes]) + threads * (workspace + SPLIT)
+    return small + _most_alive(tape, [size if size > SMALL else 0 for size in tape.sizes]), small + most
+
+
 def _small_segments(tape: Tape) -> int:
     """Bytes of the segments of small blocks, which pack well, so that their sum decides."""
+    return -(-_most_alive(tape, [size if size <= SMALL else 0 for size in tape.sizes]) // SMALL_SEGMENT) * SMALL_SEGMENT
+
+
+def _most_alive(tape: Tape, sizes: list[int]) -> int:
+    """The most bytes that are alive at once, of storages that count so many each."""
     most = live = 0
-    for phase in folded(tape, [size if size <= SMALL else 0 for size in tape.sizes]):
+    for phase in folded(tape, sizes):
         most = max(most, live + phase.top)
         live += phase.net
-    return -(-most // SMALL_SEGMENT) * SMALL_SEGMENT
+    return most
 
 
 class _Run:

@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
-from estimator.runtime.reserved import MoreThanAsked, Reserved, reserved
+from estimator.runtime.reserved import MoreThanAsked, Reserved, held_if_grown, reserved
 from estimator.serving.engines import drafter_of
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
@@ -70,8 +70,13 @@ class Simulation:
         return self._reserved[asked]
 
     def holds_more(self, most: int, workspace: int, expandable: bool) -> bool:
-        """Whether of what the allocator takes more than `most` bytes cannot be given back: it is played up to where they are."""
+        """Whether of what the allocator takes more than `most` bytes cannot be given back: it is played up to where they are, and
+        of segments that grow only where what is alive does not say so."""
         asked = workspace, expandable
+        if expandable and asked not in self._reserved:
+            at_least, at_most = held_if_grown(self.build.tape, workspace)
+            if most < at_least or at_most <= most:
+                return most < at_least
         if asked not in self._reserved and self._more_than.get(asked, -1) < most:
             try:
                 self._reserved[asked] = reserved(self.build.tape, workspace, expandable, most)
