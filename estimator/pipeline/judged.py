@@ -40,7 +40,7 @@ class Judged(NamedTuple):
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
-    """What `estimate` says of a job in `fits`, sooner: not how much the caching allocator takes is asked, only whether that is too
+    """What `estimate` says of a job in `fits`, sooner: not how much the caching allocator takes is asked, only whether it is too
     much, and not even that where a `roomy` share of the card is left."""
     run = played(job, allow_files)
     limit = offered(run.card.memory_bytes, run.job)
