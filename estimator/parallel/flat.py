@@ -1,6 +1,7 @@
 """One flat tensor of FSDP1: the parameters of a layer, gathered before it runs and split again after it.
 
-After torch/distributed/fsdp (2.13): `_flat_param.py` for what is flat and how it is padded, `_runtime_utils.py` for the hooks.
+After torch/distributed/fsdp (2.13): `_flat_param.py` for what is flat and how it is padded, `_runtime_utils.py` for the hooks and
+the streams.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Unit:
         """Whether backward comes to what it made, and gathers it for that."""
         self.gradient: Tensor | None = None
         if self.full.requires_grad and learns:
-            with tape.counting(GRADIENT):
+            with tape.counting(GRADIENT), tape.on_stream("post_backward"):
                 self.gradient = empty(tape, (part,), dtype, "reduce_scatter")
         self._share_out(part)
 
@@ -80,9 +81,9 @@ class Unit:
         tape, dtype = self.shared.tape, self.full.dtype
         if self.full.storage.index:
             return
-        with tape.counting(COMMUNICATION):
+        with tape.counting(COMMUNICATION), tape.on_stream("pre_unshard"):
             cast = empty(tape, self.shard.shape, dtype, "_mp_shard") if dtype is not self.shard.dtype else None
-        with tape.counting(PARAMETER):
+        with tape.counting(PARAMETER), tape.on_stream("unshard", late=True):
             self.full.storage.refill("all_gather")
         tape.communicate("all_gather", "data", self.shared.world, self.full.nbytes)
         del cast
@@ -177,11 +178,11 @@ class Unit:
         self.full.grad = None
         self.full.storage.release()
         reduced = gradient
-        with tape.counting(COMMUNICATION):
+        with tape.counting(COMMUNICATION), tape.on_stream("post_backward"):
             if (dtype := self.shared.policy.reduction or gradient.dtype) is not gradient.dtype:
                 reduced = empty(tape, gradient.shape, dtype, "_to_copy")
         tape.communicate("reduce_scatter", "data", self.shared.world, reduced.nbytes)
-        with tape.counting(GRADIENT):
+        with tape.counting(GRADIENT), tape.on_stream("post_backward"):
             part = empty(tape, self.shard.shape, reduced.dtype, "reduce_scatter")
             if reduced.dtype is not self.shard.dtype:
                 part = empty(tape, self.shard.shape, self.shard.dtype, "_to_copy")

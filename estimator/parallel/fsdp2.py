@@ -188,7 +188,7 @@ class Group:
         tape, first = self.shared.tape, self.parameters[0]
         count = sum(p.local.numel for p in self.parameters)
         dtypes = {p.tensor.dtype for p in self.parameters}
-        with tape.counting(COMMUNICATION):
+        with tape.counting(COMMUNICATION), tape.on_stream("all_gather_copy_in"):
             inputs = self._flattened() if tape.host is None else [_arrived(tape, p) for p in self.parameters]
             if len(dtypes) == 1:
                 self.pending = empty(tape, (count * self.shared.world,), first.tensor.dtype, "all_gather_output")
@@ -289,7 +289,7 @@ class Group:
         tape.communicate("reduce_scatter", "data", shared.world, shared.reducing.nbytes, once)
         last = gradients[-1] if shared.world > 1 else None  # a loop variable of `foreach_reduce` holds it to the end
         gradients.clear()
-        with tape.counting(GRADIENT):
+        with tape.counting(GRADIENT), tape.on_stream("reduce_scatter"):
             output = empty(tape, (count,), dtype, "reduce_scatter_output")
             if shared.replicas > 1:
                 self.all_reduced = output

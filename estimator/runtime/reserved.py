@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 
 from estimator.runtime.allocator import FIRST, LAST, SMALL, SMALL_SEGMENT, SPLIT, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
@@ -63,7 +65,10 @@ def _question(tape: Tape) -> bytes:
     marks = [(mark.start, None if mark.slot is None else place[mark.slot]) for mark in tape.marks]
     phases = [(phase.start, phase.name, phase.aside) for phase in tape.phases]
     numbers = b"".join(array("q", one).tobytes() for one in (tape.events, tape.sizes))
-    return blake2b(numbers + repr((tape.components, slots, marks, phases, tape.stop)).encode(), digest_size=16).digest()
+    return blake2b(
+        numbers + repr((tape.components, tape.streams, sorted(tape.late), slots, marks, phases, tape.stop)).encode(),
+        digest_size=16,
+    ).digest()
 
 
 def _path(slot: Slot | None) -> tuple[Slot, ...]:
@@ -82,13 +87,13 @@ def _reserved(tape: Tape, workspace: int, expandable: bool, most: int | None) ->
             thread = "forward" if name in BETWEEN else name
             if thread != "optimizer_step" and thread not in threads:
                 threads.add(thread)
-                run.allocator.play([(workspace, [], LAST)])
+                run.on_stream("", [(workspace, [], LAST)])
             if name == "optimizer_step" and not step:
                 run.load(only=OPTIMIZER_STATE)
             run.play(at)
         if step < STEPS - 1:
             run.end_step()
-    return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
+    return Reserved(sum(pool.reserved for pool in run.pools.values()) + small, run.highest + small)
 
 
 def held_if_grown(tape: Tape, workspace: int) -> tuple[int, int]:
@@ -96,7 +101,8 @@ def held_if_grown(tape: Tape, workspace: int) -> tuple[int, int]:
     allocator: blocks in use, each larger than was asked for by at most what is not split off."""
     small = _small_segments(tape)
     threads = len({phase.name for phase in tape.phases})
-    most = _most_alive(tape, [size + SPLIT if size > SMALL else 0 for size in tape.sizes]) + threads * (workspace + SPLIT)
+    late = max((tape.sizes[one] for one, name in tape.streams.items() if name in tape.late), default=0)
+    most = _most_alive(tape, [size + SPLIT if size > SMALL else 0 for size in tape.sizes]) + threads * (workspace + SPLIT) + late
     return small + _most_alive(tape, [size if size > SMALL else 0 for size in tape.sizes]), small + most
 
 
@@ -122,7 +128,13 @@ class _Run:
 
     def __init__(self, tape: Tape, expandable: bool, most: int | None):
         self.tape, self.most = tape, most
-        self.allocator: PlayedAllocator | ExpandableAllocator = ExpandableAllocator() if expandable else PlayedAllocator()
+        self.pools = defaultdict[str, PlayedAllocator | ExpandableAllocator](
+            ExpandableAllocator if expandable else PlayedAllocator
+        )
+        """The blocks of each stream: what one frees is not there for another."""
+        self.held = self.highest = 0
+        self.waiting = defaultdict[str, list[Event]](list)
+        """What was freed of each stream whose blocks come back late, and is not back."""
         course = [(phase.name, fold) for phase, fold in zip(tape.phases, folded(tape), strict=True) if not phase.aside]
         self.names, self.phases = [name for name, _ in course], [fold for _, fold in course]
         self.made_in = {event: at for at, phase in enumerate(self.phases) for event in self._events(phase) if event > 0}
@@ -131,8 +143,8 @@ class _Run:
         self.blocks: defaultdict[int, list[int]] = defaultdict(list)
         for storage, first in self.same.items():
             self.blocks[storage] = self.blocks[first]
-        self.played: dict[Stretch, list[Event]] = {}
-        """Stretches as the allocator plays them."""
+        self.played: dict[Stretch, list[tuple[str, list[Event]]]] = {}
+        """Stretches as the allocator plays them, in runs of one stream."""
 
     def load(self, only: str | None = None, skipped: str | None = None) -> None:
         """Replay what loads the model: what is counted as `only`, or is not `skipped`."""
@@ -144,7 +156,12 @@ class _Run:
                 self.played.clear()
 
     def play(self, at: int) -> None:
-        """Replay the phase of this number."""
+        """Replay the phase of this number. Between backward and the optimizer's step a trainer waits for the GPU, to look at the
+        loss: then all is back that comes late."""
+        if self.names[at] == "optimizer_step":
+            for name, freed in self.waiting.items():
+                self.pools[name].play(freed)
+                freed.clear()
         self._play(at, self.phases[at], frozenset())
 
     def _play(self, at: int, block: Stretch, made: Set[int], left_out: Set[str] = frozenset()) -> None:
@@ -157,52 +174,80 @@ class _Run:
                     self._play(at, inner, made, left_out)
                 continue
             if block not in self.played:
-                self.played[block] = list(self._as_played(at, block, made, left_out))
-            self.allocator.play(self.played[block])
-            if self.most is not None and self.allocator.highest > self.most:
-                raise MoreThanAsked
+                events = self._as_played(at, block, made, left_out)
+                self.played[block] = [(name, [event for _, event in run]) for name, run in groupby(events, itemgetter(0))]
+            for name, run in self.played[block]:
+                self.on_stream(name, run)
+
+    def on_stream(self, name: str, events: Iterable[Event]) -> None:
+        """Allocate and free in the pool of a stream. Raises `MoreThanAsked`."""
+        pool = self.pools[name]
+        others = self.held - pool.held
+        pool.highest = pool.held
+        pool.play(self._late(name, events) if name in self.tape.late else events)
+        self.held, self.highest = others + pool.held, max(self.highest, others + pool.highest)
+        if self.most is not None and self.highest > self.most:
+            raise MoreThanAsked
+
+    def _late(self, name: str, events: Iterable[Event]) -> Iterator[Event]:
+        """The events of a stream whose blocks come back late: of those that were freed the last is never there for the next."""
+        waiting = self.waiting[name]
+        for size, blocks, place in events:
+            if size > 0:
+                while len(waiting) > 1:
+                    yield waiting.pop(0)
+                yield size, blocks, place
+            elif blocks:
+                waiting.append((size, [blocks.pop(place)], LAST))
 
     def _events(self, block: Stretch) -> Iterator[int]:
         """The events of a block, each once."""
         for leaf in leaves(block):
             yield from self.tape.events[leaf.start : leaf.stop]
 
-    def _as_played(self, at: int, block: Stretch, made: Set[int], left_out: Set[str]) -> Iterator[Event]:
+    def _as_played(self, at: int, block: Stretch, made: Set[int], left_out: Set[str]) -> Iterator[tuple[str, Event]]:
         """A stretch as the allocator plays it. Of several blocks the oldest is freed first where they are handed on from pass to
         pass, or the layers come in the order in which they made them; else, as backward does with forward's, the latest."""
-        sizes, components, made_in, same = self.tape.sizes, self.tape.components, self.made_in, self.same
+        sizes, components, streams = self.tape.sizes, self.tape.components, self.tape.streams
+        made_in, same = self.made_in, self.same
         for event in self._events(block):
             storage = abs(event)
             if sizes[storage] <= SMALL or components[storage] in left_out:
                 continue
             if event > 0:
-                yield sizes[storage], self.blocks[storage], LAST
+                yield streams.get(storage, ""), (sizes[storage], self.blocks[storage], LAST)
                 continue
             before = made_in[storage]
             in_order = before != at and (self.names[before] == BACKWARD) == (self.names[at] == BACKWARD)
-            yield -sizes[storage], self.blocks[storage], FIRST if in_order or same.get(storage) in made else LAST
+            place = FIRST if in_order or same.get(storage) in made else LAST
+            yield streams.get(storage, ""), (-sizes[storage], self.blocks[storage], place)
 
     def end_step(self) -> None:
         """What a step leaves behind is freed: the gradients."""
         for storage, at in self.made_in.items():
             if self.names[at] != LOAD and self.tape.sizes[storage] > SMALL:
                 blocks = self.blocks[storage]
-                self.allocator.play((-self.tape.sizes[storage], blocks, LAST) for _ in range(len(blocks)))
+                freed = [(-self.tape.sizes[storage], blocks, LAST)] * len(blocks)
+                self.on_stream(self.tape.streams.get(storage, ""), freed)
 
 
 def _handed_on(tape: Tape, phases: list[Stretch], made_in: Mapping[int, int]) -> dict[int, int]:
     """Large storages of the tape that are the same tensor from layer to layer, each with one that stands for all of them.
 
-    What is freed more often than made, and what of its size the same phase makes more often than is freed: by as many, and of
-    the same component, if there is such."""
+    What is freed more often than made; and what of its size the same phase makes, on the same stream, more often than is freed:
+    by as many, and of the same component, if there is such."""
     sizes, components, over = tape.sizes, tape.components, left(tape, phases)
+
+    def kind(storage: int) -> tuple[int, int, str]:
+        return sizes[storage], made_in[storage], tape.streams.get(storage, "")
+
     makers = defaultdict(list)
     for storage, times in enumerate(over):
         if times > 0 and sizes[storage] > SMALL:
-            makers[sizes[storage], made_in[storage]].append(storage)
+            makers[kind(storage)].append(storage)
     found: dict[int, list[int]] = {}
     for taker in [storage for storage, times in enumerate(over) if times < 0 and sizes[storage] > SMALL]:
-        alike = makers[sizes[taker], made_in[taker]]
+        alike = makers[kind(taker)]
         alike.sort(key=lambda maker: (over[maker] != -over[taker], components[maker] != components[taker]))
         for maker in alike:
             if moved := min(over[maker], -over[taker]):

@@ -194,6 +194,13 @@ class Tape:
         """Slots, as they lie in the outer one."""
         self.fresh = TEMPORARY
         """What a new storage is counted as."""
+        self.stream = ""
+        """The stream whose blocks of the caching allocator a new storage is taken from; the one that computes has no name."""
+        self.streams: dict[int, str] = {}
+        """Storages of streams that have a name."""
+        self.late: set[str] = set()
+        """Streams whose blocks another uses, as the allocator is told (`record_stream`): what is freed comes back when the GPU
+        has got there, which is one block behind the program."""
         self.kept = ACTIVATION
         """What a temporary becomes when it is saved for backward."""
         self.grad_enabled = False
@@ -263,6 +270,17 @@ class Tape:
         finally:
             for tape, component in zip(tapes, before, strict=True):
                 tape.fresh = component
+
+    @contextmanager
+    def on_stream(self, name: str, late: bool = False) -> Iterator[None]:
+        """Take what is born meanwhile from the blocks of a stream of its own, which come back `late` if another uses them."""
+        self.stream, before = name, self.stream
+        if late:
+            self.late.add(name)
+        try:
+            yield
+        finally:
+            self.stream = before
 
     @contextmanager
     def losing(self) -> Iterator[None]:
@@ -392,6 +410,8 @@ class Storage:
             tape.operations.append(operation)
             tape.slots.append(tape.slot)
             tape.forms.append(self.form)
+            if tape.stream:
+                tape.streams[index] = tape.stream
             tape.events.append(index)
 
     def hand_over(self, other: Storage) -> None:
