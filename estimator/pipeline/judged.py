@@ -21,10 +21,9 @@ from estimator.parallel.uneven import uneven
 from estimator.pipeline.run import Run, played
 from estimator.pipeline.verdict import Verdict, judge, judge_host, judge_ram, offered
 from estimator.runtime.overheads import Overhead, facts, workspace
-from estimator.runtime.reserved import Reserved
+from estimator.runtime.reserved import OutOfMemory, Reserved
 from estimator.serving.engines import engine_of, served_by
 from estimator.simulation.attribution import Attribution
-from estimator.simulation.simulation import Simulation
 from estimator.tape.replay import Replay
 
 
@@ -50,7 +49,7 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, ro
         if roomy and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit:
             return True
         if run.job.task == "train":
-            return not _holds_too_much(run, limit)
+            return run.simulation.runs_in(limit - _outside(run.beside), *_setting(run.job, run.card))
     return judge_run(run).verdict.fits
 
 
@@ -72,7 +71,7 @@ def judge_run(run: Run, reserves: bool = True) -> Judged:
     """Memory and verdict. `reserves` False: without what the caching allocator reserves beyond the tensors."""
     job, model, place, card = run.job, run.model, run.place, run.card
     simulated, why = run.simulation.phases, run.simulation.why
-    taken = _reserved(job, run.simulation, card) if reserves else None
+    taken = _reserved(run) if reserves else None
     logged, cache = _engine(run)
     memory = _memory(simulated, why, run.beside, taken, card, cache, logged)
     host = None if several_models(job) else host_memory(job, model.spec, place, run.simulation)
@@ -92,15 +91,6 @@ def several_models(job: Job) -> bool:
     return job.training.objective is not None and job.training.objective.several
 
 
-def _holds_too_much(run: Run, limit: int) -> bool:
-    """Whether what the caching allocator cannot give back is more than the job may take, with what lies beside it: found out
-    sooner than how much it is."""
-    if not _allocates(run.job):
-        return False
-    outside = run.beside.total_bytes - run.beside.parts.get("cublas_workspaces", 0)
-    return run.simulation.holds_more(limit - outside, *_setting(run.job, run.card))
-
-
 def _allocates(job: Job) -> bool:
     """Whether the caching allocator serves what is asked for; engines take their share of the card whatever they need, or all
     at once."""
@@ -112,9 +102,27 @@ def _setting(job: Job, card: Capacity) -> tuple[int, bool]:
     return round(workspace(card.compute_capability).value * MIB), job.task == "train" and job.training.expandable_segments
 
 
-def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:
-    """What the caching allocator takes, where it does."""
-    return simulated.reserved(*_setting(job, card)) if _allocates(job) else None
+def _outside(beside: Overhead) -> int:
+    """Bytes of the process that the caching allocator has no part in."""
+    return beside.total_bytes - beside.parts.get("cublas_workspaces", 0)
+
+
+def _reserved(run: Run) -> Reserved | None:
+    """What the caching allocator takes, where it does: of a card that is too small for all its cached blocks what it gets by
+    with, or, where it does not, what it would need."""
+    if not _allocates(run.job):
+        return None
+    asked = _setting(run.job, run.card)
+    free = run.simulation.reserved(*asked)
+    if run.card.memory_bytes is None or free.reserved_bytes <= (room := run.card.memory_bytes - _outside(run.beside)):
+        return free
+    needed = free.held_bytes
+    if not overflows(run):
+        try:
+            return run.simulation.reserved(*asked, room)
+        except OutOfMemory as error:
+            needed = max(needed, error.needed_bytes)
+    return Reserved(needed, needed)
 
 
 def _memory(
@@ -132,19 +140,16 @@ def _memory(
     forward = last.get("forward") or last["prefill"]
     workspaces = parts.get("cublas_workspaces", 0)
     least = peak.peak_bytes + workspaces
-    most = held = shown = least
+    most = held = least
     if taken is not None:
         most, held = max(least, taken.reserved_bytes), max(least, taken.held_bytes)
-        outside = beside.total_bytes - workspaces
-        crowded = card.memory_bytes is not None and most + outside > card.memory_bytes
-        shown = held if crowded else most  # a full card makes the allocator give back what is wholly free
-        parts["cached_blocks"] = shown - least
+        parts["cached_blocks"] = most - least
     spread = 0 if engine or card.ram else round(peak.peak_bytes * facts()["fragmentation"].high)
     return Memory(
         capacity_bytes=card.memory_bytes,
         peak_bytes=peak.peak_bytes,
         peak_phase=peak.name,
-        reserved_bytes=None if taken is None else shown,
+        reserved_bytes=None if taken is None else most,
         held_bytes=None if taken is None else held,
         total_bytes=peak.peak_bytes + sum(parts.values()),
         range_bytes=(peak.peak_bytes + beside.low_bytes, most - workspaces + beside.high_bytes + spread),

@@ -7,7 +7,7 @@ kept but what it is larger than was asked for. All is in one loop, since a call 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from estimator.runtime.allocator import ADDRESS, LARGE, LARGE_SEGMENT, ROUNDING, SPLIT, Event
 
@@ -15,11 +15,13 @@ LOW = (1 << ADDRESS) - 1
 
 
 class PlayedAllocator:
-    """What `CachingAllocator.play` does. `reserved` and `highest` are those of a `CachingAllocator`."""
+    """What `CachingAllocator.play` does. `take` is told of the bytes of each segment before it is there; `highest` is that of a
+    `CachingAllocator`."""
 
-    __slots__ = ("ends", "free", "held", "highest", "reserved", "starts", "surplus", "top", "whole")
+    __slots__ = ("ends", "free", "held", "highest", "starts", "surplus", "take", "top", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[int], None]) -> None:
+        self.take = take
         self.free: list[int] = []
         """Free blocks, smallest and lowest first: size and address in one number."""
         self.starts: dict[int, int] = {}
@@ -29,7 +31,7 @@ class PlayedAllocator:
         """Bytes by which a block in use is larger than was asked for, where it is, by its address."""
         self.whole: set[int] = set()
         """Each segment as it is among the free blocks when nothing of it is in use."""
-        self.reserved = self.held = self.highest = self.top = 0
+        self.held = self.highest = self.top = 0
 
     def play(self, events: Iterable[Event]) -> None:
         """Allocate and free, in order."""
@@ -81,8 +83,18 @@ class PlayedAllocator:
     def _segment(self, size: int) -> tuple[int, int]:
         """Address and bytes of a new segment, which touches no other."""
         taken = LARGE_SEGMENT if size < LARGE else -(-size // ROUNDING) * ROUNDING
+        self.take(taken)
         address = self.top
         self.top += taken + 1
         self.whole.add((taken << ADDRESS) + address)
-        self.reserved += taken
         return address, taken
+
+    def give_back(self) -> int:
+        """Give the driver the segments that are wholly free; their bytes."""
+        gone = [key for key in self.free if key in self.whole]
+        self.free[:] = [key for key in self.free if key not in self.whole]
+        self.whole.difference_update(gone)
+        for key in gone:
+            address, size = key & LOW, key >> ADDRESS
+            del self.starts[address], self.ends[address + size]
+        return sum(key >> ADDRESS for key in gone)

@@ -29,7 +29,7 @@ BETWEEN = ("evaluate", "generate", "score")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """`reserved_bytes`: with every cached block. `held_bytes`: without the segments that are wholly free at the time."""
+    """`reserved_bytes`: the most, with every cached block. `held_bytes`: the most without the segments that are wholly free."""
 
     reserved_bytes: int
     held_bytes: int
@@ -37,25 +37,44 @@ class Reserved:
 
 KEPT = 64
 """How many runs are remembered with what was found of them."""
-_known: dict[tuple[bytes, int, bool], Reserved] = {}
+_known: dict[tuple[bytes, int, bool, int | None], Reserved | OutOfMemory] = {}
 
 
-class MoreThanAsked(Exception):
-    """What cannot be given back is more than was asked about."""
+class OutOfMemory(Exception):
+    """The driver has no segment left though all that is wholly free was given back. `needed_bytes`: with the one asked for."""
+
+    def __init__(self, needed_bytes: int):
+        super().__init__(needed_bytes)
+        self.needed_bytes = needed_bytes
 
 
-def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | None = None) -> Reserved:
-    """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on. Raises
-    `MoreThanAsked` as soon as more than `most` bytes cannot be given back, unless all is known already.
+def reserved(tape: Tape, workspace: int, expandable: bool = False, room: int | None = None) -> Reserved:
+    """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on. `room`: bytes
+    that there are for the allocator, where that is limited. Raises `OutOfMemory`.
 
     Runs that allocate and free the same, as a replica does whatever the number of the others, are replayed once."""
-    question = _question(tape), workspace, expandable
-    with uncollected():
-        found = _known.get(question) or _reserved(tape, workspace, expandable, most)
-    if len(_known) >= KEPT:
-        _known.clear()
-    _known[question] = found
+    question = _question(tape), workspace, expandable, room
+    found = _known.get(question)
+    if found is None:
+        with uncollected():
+            found = _played(tape, workspace, expandable, room)
+        if len(_known) >= KEPT:
+            _known.clear()
+        _known[question] = found
+    if isinstance(found, OutOfMemory):
+        raise found
     return found
+
+
+def _played(tape: Tape, workspace: int, expandable: bool, room: int | None) -> Reserved | OutOfMemory:
+    small = _small_segments(tape)
+    run = _Run(tape, expandable, None if room is None else room - small)
+    try:
+        run.steps(workspace)
+    except OutOfMemory as error:
+        return OutOfMemory(error.needed_bytes + small)
+    most = run.most + small
+    return Reserved(most if room is None else min(most, room), run.highest + small)
 
 
 def _question(tape: Tape) -> bytes:
@@ -73,27 +92,6 @@ def _question(tape: Tape) -> bytes:
 
 def _path(slot: Slot | None) -> tuple[Slot, ...]:
     return () if slot is None else slot.path
-
-
-def _reserved(tape: Tape, workspace: int, expandable: bool, most: int | None) -> Reserved:
-    small = _small_segments(tape)
-    run = _Run(tape, expandable, None if most is None else most - small)
-    run.load(skipped=OPTIMIZER_STATE)
-    threads = set()
-    for step in range(STEPS):
-        for at, name in enumerate(run.names):
-            if name == LOAD:
-                continue
-            thread = "forward" if name in BETWEEN else name
-            if thread != "optimizer_step" and thread not in threads:
-                threads.add(thread)
-                run.on_stream("", [(workspace, [], LAST)])
-            if name == "optimizer_step" and not step:
-                run.load(only=OPTIMIZER_STATE)
-            run.play(at)
-        if step < STEPS - 1:
-            run.end_step()
-    return Reserved(sum(pool.reserved for pool in run.pools.values()) + small, run.highest + small)
 
 
 def held_if_grown(tape: Tape, workspace: int) -> tuple[int, int]:
@@ -126,12 +124,14 @@ class _Run:
     A layer frees what the layer before it made, its input or a gradient; the tape has what came to the first of them freed in
     each. Those storages have their blocks in common."""
 
-    def __init__(self, tape: Tape, expandable: bool, most: int | None):
-        self.tape, self.most = tape, most
-        self.pools = defaultdict[str, PlayedAllocator | ExpandableAllocator](
-            ExpandableAllocator if expandable else PlayedAllocator
-        )
+    def __init__(self, tape: Tape, expandable: bool, room: int | None):
+        self.tape, self.room, self.expandable = tape, room, expandable
+        self.pools: dict[str, PlayedAllocator | ExpandableAllocator] = {
+            name: ExpandableAllocator() if expandable else PlayedAllocator(self.take) for name in ("", *{*tape.streams.values()})
+        }
         """The blocks of each stream: what one frees is not there for another."""
+        self.reserved = self.most = 0
+        """What was taken from the driver, and the most of it that there was at once."""
         self.held = self.highest = 0
         self.waiting = defaultdict[str, list[Event]](list)
         """What was freed of each stream whose blocks come back late, and is not back."""
@@ -145,6 +145,24 @@ class _Run:
             self.blocks[storage] = self.blocks[first]
         self.played: dict[Stretch, list[tuple[str, list[Event]]]] = {}
         """Stretches as the allocator plays them, in runs of one stream."""
+
+    def steps(self, workspace: int) -> None:
+        """Load the model and take the steps. `workspace`: bytes that cuBLAS keeps of each thread. Raises `OutOfMemory`."""
+        self.load(skipped=OPTIMIZER_STATE)
+        threads = set()
+        for step in range(STEPS):
+            for at, name in enumerate(self.names):
+                if name == LOAD:
+                    continue
+                thread = "forward" if name in BETWEEN else name
+                if thread != "optimizer_step" and thread not in threads:
+                    threads.add(thread)
+                    self.on_stream("", [(workspace, [], LAST)])
+                if name == "optimizer_step" and not step:
+                    self.load(only=OPTIMIZER_STATE)
+                self.play(at)
+            if step < STEPS - 1:
+                self.end_step()
 
     def load(self, only: str | None = None, skipped: str | None = None) -> None:
         """Replay what loads the model: what is counted as `only`, or is not `skipped`."""
@@ -180,14 +198,25 @@ class _Run:
                 self.on_stream(name, run)
 
     def on_stream(self, name: str, events: Iterable[Event]) -> None:
-        """Allocate and free in the pool of a stream. Raises `MoreThanAsked`."""
+        """Allocate and free in the pool of a stream."""
         pool = self.pools[name]
         others = self.held - pool.held
         pool.highest = pool.held
         pool.play(self._late(name, events) if name in self.tape.late else events)
         self.held, self.highest = others + pool.held, max(self.highest, others + pool.highest)
-        if self.most is not None and self.highest > self.most:
-            raise MoreThanAsked
+        if self.expandable:  # where there is no more, pages that are free are unmapped wherever they lie
+            self.most = sum(each.reserved for each in self.pools.values() if isinstance(each, ExpandableAllocator))
+            if self.room is not None and self.highest > self.room:
+                raise OutOfMemory(self.highest)
+
+    def take(self, size: int) -> None:
+        """Take a segment from the driver; where it has none, what is wholly free is given back first. Raises `OutOfMemory`."""
+        if self.room is not None and self.reserved + size > self.room:
+            self.reserved -= sum(pool.give_back() for pool in self.pools.values() if isinstance(pool, PlayedAllocator))
+            if self.reserved + size > self.room:
+                raise OutOfMemory(self.reserved + size)
+        self.reserved += size
+        self.most = max(self.most, self.reserved)
 
     def _late(self, name: str, events: Iterable[Event]) -> Iterator[Event]:
         """The events of a stream whose blocks come back late: of those that were freed the last is never there for the next."""

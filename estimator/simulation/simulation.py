@@ -6,7 +6,7 @@ question comes again, of another card.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from estimator.contract.job import Job, Offload, Parallelism
@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
-from estimator.runtime.reserved import MoreThanAsked, Reserved, held_if_grown, reserved
+from estimator.runtime.reserved import OutOfMemory, Reserved, held_if_grown, reserved
 from estimator.serving.engines import drafter_of
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
@@ -42,9 +42,6 @@ class Simulation:
     build: Builder
     counted: Counted | None = None
     """The count that it is made of, of a model that torch ran."""
-    _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
-    _more_than: dict[tuple[int, bool], int] = field(default_factory=dict)
-    """Bytes of which is known that more cannot be given back, where the allocator was not asked further."""
 
     @cached_property
     def phases(self) -> Replay:
@@ -62,27 +59,22 @@ class Simulation:
         """The phases of the host's memory; None where the job offloads nothing to it."""
         return None if self.build.tape.host is None else replay(self.build.tape.host)
 
-    def reserved(self, workspace: int, expandable: bool) -> Reserved:
-        """What the caching allocator takes. `workspace`: bytes that cuBLAS keeps per thread that multiplies."""
-        asked = workspace, expandable
-        if asked not in self._reserved:
-            self._reserved[asked] = reserved(self.build.tape, workspace, expandable)
-        return self._reserved[asked]
+    def reserved(self, workspace: int, expandable: bool, room: int | None = None) -> Reserved:
+        """What the caching allocator takes. `workspace`: bytes that cuBLAS keeps per thread that multiplies; `room`: bytes that
+        there are for it, where that is limited. Raises `OutOfMemory`."""
+        return reserved(self.build.tape, workspace, expandable, room)
 
-    def holds_more(self, most: int, workspace: int, expandable: bool) -> bool:
-        """Whether of what the allocator takes more than `most` bytes cannot be given back: it is played up to where they are, and
-        of segments that grow only where what is alive does not say so."""
-        asked = workspace, expandable
-        if expandable and asked not in self._reserved:
+    def runs_in(self, room: int, workspace: int, expandable: bool) -> bool:
+        """Whether the caching allocator gets by with so many bytes: of segments that grow, what is alive mostly says so."""
+        if expandable:
             at_least, at_most = held_if_grown(self.build.tape, workspace)
-            if most < at_least or at_most <= most:
-                return most < at_least
-        if asked not in self._reserved and self._more_than.get(asked, -1) < most:
-            try:
-                self._reserved[asked] = reserved(self.build.tape, workspace, expandable, most)
-            except MoreThanAsked:
-                self._more_than[asked] = most
-        return asked not in self._reserved or self._reserved[asked].held_bytes > most
+            if room < at_least or at_most <= room:
+                return at_most <= room
+        try:
+            self.reserved(workspace, expandable, room)
+        except OutOfMemory:
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

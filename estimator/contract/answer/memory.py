@@ -121,7 +121,8 @@ class Memory(AnswerPart):
     peak_phase: str
     """forward | backward | optimizer_step | prefill | decode."""
     reserved_bytes: int | None
-    """Most bytes that the caching allocator holds (torch.cuda.max_memory_reserved); null where an engine reserves all it may."""
+    """Most bytes that the caching allocator holds (torch.cuda.max_memory_reserved): on a card that is too small for all its
+    cached blocks, what it gets by with, or would need; null where an engine reserves all it may."""
     held_bytes: int | None
     """The part of `reserved_bytes` that the allocator cannot give back when the card is full: segments with a block in use."""
     total_bytes: int
