@@ -49,8 +49,6 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise NotModelled(f"models that hear are modelled as vLLM {newest} runs them", "serving.engine_version")
     check_runner(asked, spec, place)
     check_stages(spec, place)
-    if asked.weights == "fp32":
-        raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
@@ -199,6 +197,11 @@ VLLM = Engine(
             "kv_cache",
             lambda job, spec, card: "fp8" if compresses(spec.cache_layers) else None,
             "vLLM's own of compressed keys",
+        ),
+        Default(
+            "kv_cache",
+            lambda job, spec, card: "fp32" if job.serving.weights == "fp32" else None,
+            "what the model computes in",
         ),
         Default(
             "runner",
