@@ -56,7 +56,7 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
         raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
+    corrections = [_correction(spec, each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
     beside = corrections + _gemma4(spec, build)
     return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + beside
 
@@ -72,9 +72,10 @@ def _gemma4(spec: ModelSpec, build: Builder) -> list[FileTensor]:
     return [*scales, FileTensor("rope_freqs.weight", half, half, 1, None)]
 
 
-def _correction(experts: int, slot: Slot | None) -> FileTensor:
+def _correction(spec: ModelSpec, experts: int, slot: Slot | None) -> FileTensor:
     layer = slot.start if slot else None
-    return FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer)
+    end = "" if spec.can.graph == "hunyuan-3" else ".bias"
+    return FileTensor(f"blk.{layer}.exp_probs_b{end}", experts, experts, 1, layer)
 
 
 def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
@@ -102,7 +103,7 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
     if ".act_fn." in parameter.name:
         return  # numbers of the metadata (Apertus' xIELU)
     if path.endswith(CORRECTIONS):
-        yield _correction(prod(shape), parameter.slot)
+        yield _correction(spec, prod(shape), parameter.slot)
     elif path in SCALES:
         yield FileTensor(f"{before}{SCALES[path]}", columns, columns, 1, layer)
     elif path.endswith("experts.gate_up_proj") and spec.can.graph == "gemma-4":

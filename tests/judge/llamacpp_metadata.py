@@ -43,6 +43,7 @@ ARCHITECTURES = {
     "dots1": "dots1",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
+    "hy_v3": "hy_v3",
     "granitemoe": "granitemoe",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
@@ -97,7 +98,7 @@ ARCHITECTURES = {
     "qwen3_omni_moe_text": "qwen3vlmoe",
     "iquestcoder": "llama",
 }
-GROUPED = ("glm4_moe", "glm4v_moe_text", "cohere2_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
+GROUPED = ("hy_v3", "glm4_moe", "glm4v_moe_text", "cohere2_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
 SCALED = ("exaone_moe", "afmoe")
 """Whose experts' weights are scaled by a number that their configurations here do not have."""
 MORE: dict[str, dict[str, Any]] = {

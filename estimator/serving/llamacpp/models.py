@@ -55,6 +55,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "hunyuan": {"normed": "heads", "normed_late": True},
+    "hunyuan-3": {"normed": "heads", "cut": "after the norm"},
     "gpt-2": {**CLASSIC, "joined": True, "learned_positions": True},
     "gpt-neox": {**CLASSIC, "joined": True},
     "bloom-1": {**CLASSIC, "joined": True, "normed_embedding": True},
