@@ -78,6 +78,10 @@ NAMES: dict[str, str] = {
     "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_input_gate": "inp_gate",
     "per_layer_projection": "proj",
+    "indexer.wq_b": "indexer.attn_q_b",
+    "indexer.wk": "indexer.attn_k",
+    "indexer.k_norm": "indexer.k_norm",
+    "indexer.weights_proj": "indexer.proj",
     "fc1_latent_proj": "ffn_latent_down",
     "fc2_latent_proj": "ffn_latent_up",
 }

@@ -25,7 +25,17 @@ from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.models import clips, experts_of, fed_width, heads_of, latent_of, sharing_of, sliding, vocabulary
+from estimator.serving.llamacpp.models import (
+    clips,
+    experts_of,
+    fed_width,
+    heads_of,
+    indexer_of,
+    latent_of,
+    sharing_of,
+    sliding,
+    vocabulary,
+)
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
@@ -128,7 +138,14 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
         }
         if latent.queries:
             sizes["attention.q_lora_rank"] = latent.queries
-        if spec.model_type == "deepseek_v3":
+        if indexer := indexer_of(spec):
+            sizes |= {
+                "attention.indexer.head_count": indexer.heads,
+                "attention.indexer.key_length": indexer.size,
+                "attention.indexer.top_k": indexer.picked,
+                "attention.indexer.types": list(indexer.layers),
+            }
+        if spec.model_type in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa"):
             sizes |= {"expert_gating_func": 2, "expert_weights_norm": True}
             if asked["n_group"] > 1:
                 sizes |= {"expert_group_count": asked["n_group"], "expert_group_used_count": asked["topk_group"]}

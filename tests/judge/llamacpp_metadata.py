@@ -19,6 +19,8 @@ ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "deepseek_v32": "deepseek32",
+    "glm_moe_dsa": "glm-dsa",
     "olmoe": "olmoe",
     "granite": "granite",
     "smollm3": "smollm3",

@@ -10,7 +10,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import heads_of, latent_of, sharing_of, sliding, window
+from estimator.serving.llamacpp.models import heads_of, indexer_of, latent_of, sharing_of, sliding, window
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -92,7 +92,15 @@ def token_layers(serving: Serving, spec: ModelSpec) -> list[int]:
     found = [wide if wide and not own else each for own in slides]
     if sharing:
         found = [nbytes * (sharing.kept[layer] == layer) for layer, nbytes in enumerate(found)]
+    if indexer := indexer_of(spec):
+        found = [nbytes + index_bytes(serving, spec) * own for nbytes, own in zip(found, indexer.layers, strict=True)]
     return [nbytes * (mixer in ATTENDING) for nbytes, mixer in zip(found, mixers, strict=True)] if mixers else found
+
+
+def index_bytes(serving: Serving, spec: ModelSpec) -> int:
+    """Bytes of a token's key in an indexer's cache, which has the type of the other keys."""
+    indexer = indexer_of(spec)
+    return _row_bytes(kinds(serving)[0], indexer.size) if indexer else 0
 
 
 def _row_bytes(kind: str, width: int) -> int:
@@ -131,4 +139,5 @@ def batch_of(serving: Serving, spec: ModelSpec) -> Batch:
         turned_values=TURNED if values else 0,
         unpacked_keys=not half[0],
         unpacked_values=not half[1],
+        index_bytes=index_bytes(serving, spec),
     )

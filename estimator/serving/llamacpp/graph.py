@@ -223,8 +223,17 @@ class Builder(Operations):
         each = batch.key_bytes if which == "k" else batch.value_bytes
         return Tensor("view", shape, [held], root=held, nbytes=cache.cells * batch.streams * each)
 
-    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: Places, up: Tensor | None = None) -> Tensor:
-        """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent."""
+    def _attended(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        layer: int,
+        cache: Places,
+        up: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent; `mask`: the layer's own."""
         shape, batch, tokens = self.shape, self.batch, self.tokens
         each, streams = tokens // batch.streams, batch.streams
         size, heads, width = q.shape[0], shape.heads, values.shape[0]
@@ -233,7 +242,7 @@ class Builder(Operations):
         sinks = [self.weight("attn_sinks", layer)] if shape.sinks else []
         final = shape.values_wide * heads
         if batch.flash:
-            out = self.op("flash_attn", (width, heads, each, streams), q, keys, values, cache.mask, *sinks)
+            out = self.op("flash_attn", (width, heads, each, streams), q, keys, values, mask or cache.mask, *sinks)
             out.gpu_bytes = self._unpacked(out, keys, values, up is not None)
             if up is not None:
                 out = self.op("mul_mat", (shape.values_wide, each, heads, streams), up, self.view(out, out.shape, dense=False))
@@ -243,7 +252,7 @@ class Builder(Operations):
             scores = self.op("mul_mat", (cache.cells, each, heads, streams), keys, q)
             for name in shape.capped_scores:
                 scores = self.unlike(name, scores)
-            scores = self.unlike("soft_max", scores, cache.mask, *sinks)
+            scores = self.unlike("soft_max", scores, mask or cache.mask, *sinks)
             if up is not None:
                 values = self.op("cont", (cache.cells, width, 1, streams), self.view(values, values.shape, dense=False))
             out = self.op("mul_mat", (width, each, heads, streams), values, scores)
@@ -269,8 +278,10 @@ class Builder(Operations):
         """Attention on a latent that all heads share, with queries turned into its space (src/models/deepseek2.cpp)."""
         shape, tokens = self.shape, self.tokens
         size = latent.plain + latent.rotary
+        mask = None
         if latent.queries:
             q = self.norm(self.product("attn_q_a", layer, latent.queries, x), "attn_q_a_norm", layer)
+            mask = self._mask(x, q, layer)
             q = self.product("attn_q_b", layer, shape.heads * size, q)
         else:
             q = self.product("attn_q", layer, shape.heads * size, x)
@@ -293,8 +304,12 @@ class Builder(Operations):
             self.graph.expand(each)
         stored = self._stored(keys, "k", layer, self.whole)
         shown = Tensor("view", (latent.rank, 1, *stored.shape[2:]), [stored], root=stored, nbytes=stored.nbytes)
-        out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer))
+        out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer), mask)
         return self.product("attn_output", layer, shape.hidden, out)
+
+    def _mask(self, x: Tensor, queries: Tensor, layer: int) -> Tensor | None:
+        """What a token sees, where that is not what all of its cache's layers do; `queries`: compressed."""
+        return None
 
     def _fed(self, x: Tensor, layer: int) -> Tensor:
         experts = self.shape.experts

@@ -9,11 +9,15 @@ from estimator.serving.llamacpp.shape import Batch, Shape
 
 
 def built(shape: Shape, batch: Batch, devices: Devices, weight: Weight) -> Graph:
-    """The graph; of Gemma 4 and of encoders nothing is loaded for another model."""
+    """The graph; of Gemma 4, of encoders and of indexers nothing is loaded for another model."""
     if shape.encodes:
         from estimator.serving.llamacpp.encoders import EncoderBuilder
 
         return EncoderBuilder(shape, batch, devices, weight).built()
+    if shape.indexer:
+        from estimator.serving.llamacpp.indexed import IndexedBuilder
+
+        return IndexedBuilder(shape, batch, devices, weight).built()
     if shape.sharing is None:
         return Builder(shape, batch, devices, weight).built()
     from estimator.serving.llamacpp.gemma4 import Gemma4Builder

@@ -12,7 +12,7 @@ from estimator.families import having
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import FULL, SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.shape import Experts, Latent, Shape, Sharing
+from estimator.serving.llamacpp.shape import Experts, Indexer, Latent, Shape, Sharing
 
 CLASSIC: dict[str, Any] = {
     **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
@@ -38,6 +38,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
+    "deepseek-3.2": {},
     "mistral-4": {"tempered": "latent"},
     "olmoe": {"normed": "whole"},
     "smollm-3": {},
@@ -151,7 +152,7 @@ UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
 """Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
-LATENT = ("deepseek", "mistral-4")
+LATENT = ("deepseek", "deepseek-3.2", "mistral-4")
 """Graphs of latent attention."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -225,6 +226,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         sliding=sliding(spec),
         experts=experts_of(spec),
         latent=latent,
+        indexer=indexer_of(spec),
         mixers=mixers_of(spec),
         state=state_of(spec),
         sharing=sharing_of(spec),
@@ -355,3 +357,11 @@ def latent_of(spec: ModelSpec) -> Latent | None:
         plain=asked["qk_nope_head_dim"],
         rotary=asked["qk_rope_head_dim"],
     )
+
+
+def indexer_of(spec: ModelSpec) -> Indexer | None:
+    """What picks the keys that tokens attend to; None where they attend to all."""
+    if spec.can.graph != "deepseek-3.2":
+        return None
+    asked = spec.config()
+    return Indexer(asked["index_n_heads"], asked["index_head_dim"], asked["index_topk"], tuple(spec.indexed))  # type: ignore[attr-defined]

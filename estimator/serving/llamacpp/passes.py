@@ -135,6 +135,7 @@ def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
         sparse = shape.experts.sparse[layer] if shape.experts else False
         slides = shape.sliding[layer] if shape.sliding else False
         more = shape.sharing.alike(layer) if shape.sharing else ()
+        more = (shape.indexer.layers[layer],) if shape.indexer else more
         alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer), *more), []).append(layer)
     last = [max(layers) for layers in alike.values()]
     found = _of_layers(shape, batch, stored, alike, sorted(last))
@@ -170,6 +171,7 @@ def _of_layers(
         experts=experts,
         sharing=shape.sharing and shape.sharing.of(layers, shape.sliding or (False,) * shape.layers),
         mixers=tuple([shape.mixer(layer) for layer in layers]) if shape.mixers else (),
+        indexer=shape.indexer and replace(shape.indexer, layers=tuple([shape.indexer.layers[layer] for layer in layers])),
     )
     graph = built(few, batch, Devices((0,) * len(layers), 1, forced=False), weight)
     found, touched, count = Pass(), 1.0, 0
@@ -252,6 +254,8 @@ def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
     if node.op == "flash_attn":
         queries, keys = node.sources[0], node.sources[1]
         found.scores_flops += 2 * prod(queries.shape) * keys.shape[1] + 2 * prod(node.shape) * keys.shape[1]
+    elif node.op == "lightning_indexer":
+        found.scores_flops += 2 * prod(node.sources[0].shape) * node.shape[0]
     elif node.op == "mul_mat":
         found.products += 1
         found.scores_flops += 2 * prod(node.shape) * node.sources[1].shape[0]

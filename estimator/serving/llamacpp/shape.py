@@ -32,6 +32,8 @@ class Batch:
     turned_values: int = 0
     unpacked_keys: bool = False
     unpacked_values: bool = False
+    index_bytes: int = 0
+    """Of a token's key in an indexer's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,17 @@ class Latent:
     rank: int
     plain: int
     rotary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """What picks the keys that a token attends to: how many (`picked`), by so many heads of a size. `layers`: which have one;
+    the others take what was picked before."""
+
+    heads: int
+    size: int
+    picked: int
+    layers: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +234,7 @@ class Shape:
     deepstack: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    indexer: Indexer | None = None
     mixers: tuple[Mixer, ...] = ()
     state: State | None = None
     alone: bool = False
@@ -238,7 +252,7 @@ class Shape:
         first = self.layers - 1
         while first > self.deepstack and self._kind(first - 1) == self._kind(self.layers - 1):
             first -= 1
-        if self.sharing or self.layers - first <= ALIKE:
+        if self.sharing or self.indexer or self.layers - first <= ALIKE:
             return self
         kept = first + ALIKE
         experts = self.experts and replace(self.experts, sparse=self.experts.sparse[:kept])
