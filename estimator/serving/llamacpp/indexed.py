@@ -1,7 +1,7 @@
 """llama.cpp's graph of latent attention to those keys alone that an indexer has picked (DeepSeek-V3.2, GLM-5).
 
-After llama.cpp's src/models/deepseek32.cpp, src/models/glm-dsa.cpp and `build_attn` of src/llama-graph.cpp (October 2026), with the
-fused kernel of indexers. Every key is still scored: the mask leaves those that were picked.
+After llama.cpp's src/models/deepseek32.cpp, src/models/glm-dsa.cpp and `build_attn` of src/llama-graph.cpp (October 2026), with
+the fused kernel of indexers. Every key is still scored: the mask leaves those that were picked.
 """
 
 from __future__ import annotations
