@@ -57,7 +57,7 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
     corrections = [_correction(spec, each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
-    beside = corrections + _gemma4(spec, build)
+    beside = corrections + _gemma4(spec, build) + _gemma3n(spec)
     return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + beside
 
 
@@ -70,6 +70,19 @@ def _gemma4(spec: ModelSpec, build: Builder) -> list[FileTensor]:
     half = spec.config()["global_head_dim"] // 2
     scales = [FileTensor(f"blk.{layer}.layer_output_scale.weight", 1, 1, 1, layer) for layer in layers]
     return [*scales, FileTensor("rope_freqs.weight", half, half, 1, None)]
+
+
+def _gemma3n(spec: ModelSpec) -> list[FileTensor]:
+    """Keys and values of layers that take those of others, which its checkpoints have and no engine uses."""
+    if spec.can.graph != "gemma-3n":
+        return []
+    asked = spec.config()
+    layers, hidden, head = asked["num_hidden_layers"], asked["hidden_size"], asked["head_dim"]
+    width, found = asked["num_key_value_heads"] * head, []
+    for layer in range(layers - asked["num_kv_shared_layers"], layers):
+        found += [FileTensor(f"blk.{layer}.attn_{name}.weight", hidden, hidden * width, 2, layer) for name in "kv"]
+        found.append(FileTensor(f"blk.{layer}.attn_k_norm.weight", head, head, 1, layer))
+    return found
 
 
 def _correction(spec: ModelSpec, experts: int, slot: Slot | None) -> FileTensor:
@@ -104,6 +117,13 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         return  # numbers of the metadata (Apertus' xIELU)
     if path.endswith(CORRECTIONS):
         yield _correction(spec, prod(shape), parameter.slot)
+    elif path.startswith("altup_") and layer is None:
+        name, _, stream = path.partition(".")
+        name = "altup_proj" if name == "altup_projections" else "altup_unembd_proj"
+        if stream == "0":  # one tensor for all streams but the first
+            yield FileTensor(f"{name}.weight", columns, prod(shape) * (spec.config()["altup_num_inputs"] - 1), 3, None)
+    elif path == "embed_tokens_per_layer" and spec.can.graph == "gemma-3n":
+        yield tensor("per_layer_token_embd", elements=columns * spec.config()["vocab_size"])
     elif path in SCALES:
         yield FileTensor(f"{before}{SCALES[path]}", columns, columns, 1, layer)
     elif path.endswith("experts.gate_up_proj") and spec.can.graph == "gemma-4":

@@ -196,6 +196,8 @@ def _shape(tensor: FileTensor, spec: ModelSpec) -> list[int]:
             return [1, tensor.elements]
         if name == "ssm_norm.weight":
             return [tensor.elements // state.groups, state.groups]
+    if tensor.name.startswith("altup_"):
+        return [tensor.columns, tensor.columns, tensor.elements // tensor.columns**2]
     if tensor.dimensions == 3:
         return [tensor.columns, tensor.elements // tensor.columns // heads_of(spec)[0], heads_of(spec)[0]]
     if tensor.dimensions == 2 and "_norm" in tensor.name:

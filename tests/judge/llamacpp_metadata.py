@@ -77,6 +77,7 @@ ARCHITECTURES = {
     "exaone_moe": "exaone-moe",
     "mellum": "mellum",
     "afmoe": "afmoe",
+    "gemma3n_text": "gemma3n",
     "gemma4_text": "gemma4",
     "gemma4_unified_text": "gemma4",
     "bert": "bert",

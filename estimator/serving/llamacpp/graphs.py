@@ -9,7 +9,7 @@ from estimator.serving.llamacpp.shape import Batch, Shape
 
 
 def built(shape: Shape, batch: Batch, devices: Devices, weight: Weight) -> Graph:
-    """The graph; of Gemma 4, of encoders and of indexers nothing is loaded for another model."""
+    """The graph; of Gemma 3n and 4, of encoders and of indexers nothing is loaded for another model."""
     if shape.encodes:
         from estimator.serving.llamacpp.encoders import EncoderBuilder
 
@@ -20,6 +20,10 @@ def built(shape: Shape, batch: Batch, devices: Devices, weight: Weight) -> Graph
         return IndexedBuilder(shape, batch, devices, weight).built()
     if shape.sharing is None:
         return Builder(shape, batch, devices, weight).built()
+    if shape.streams > 1:
+        from estimator.serving.llamacpp.gemma3n import Gemma3nBuilder
+
+        return Gemma3nBuilder(shape, batch, devices, weight).built()
     from estimator.serving.llamacpp.gemma4 import Gemma4Builder
 
     return Gemma4Builder(shape, batch, devices, weight).built()

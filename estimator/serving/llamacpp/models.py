@@ -109,6 +109,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
+    "gemma-3n": {"scaled_embedding": True, "cut": "before the norm"},
     "bert-1": {**ENCODER, "learned_positions": True, "typed": True},
     "bert-distilled": {**ENCODER, "learned_positions": True},
     "nomic-bert": {**ENCODER, "joined": True, "typed": True, **UNBIASED, "gated": True, "activation": ()},
@@ -144,6 +145,7 @@ WINDOWED = (
     "exaone-moe",
     "mellum-2",
     "afmoe-1",
+    "gemma-3n",
     "gemma-4",
     "cohere2-moe",
 )
@@ -230,6 +232,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         mixers=mixers_of(spec),
         state=state_of(spec),
         sharing=sharing_of(spec),
+        streams=getattr(spec, "altup_num_inputs", 1),
+        bypass=getattr(spec, "laurel_rank", 0),
         normed_bare=spec.can.graph == "llama-4" and bool(spec.config()["use_qk_norm"]),
         **special,
     )
@@ -334,16 +338,17 @@ def experts_of(spec: ModelSpec) -> Experts | None:
 
 def sharing_of(spec: ModelSpec) -> Sharing | None:
     """What layers that see everything have of their own; None where all layers have the same."""
-    if spec.can.graph != "gemma-4":
+    if spec.can.graph not in ("gemma-3n", "gemma-4"):
         return None
     keys, head = spec.heads_of(FULL)  # type: ignore[attr-defined]
     shared, layers = spec.num_kv_shared_layers, spec.num_hidden_layers  # type: ignore[attr-defined]
     own, slides = layers - shared, sliding(spec) or (False,) * layers
     kept = [layer if layer < own else own - (2 if slides[layer] else 1) for layer in range(layers)]
-    more = 2 if spec.use_double_wide_mlp else 1  # type: ignore[attr-defined]
+    more = 2 if getattr(spec, "use_double_wide_mlp", False) else 1
     wide = [fed_width(spec) * (more if layer >= own else 1) for layer in range(layers)]
     beside = spec.hidden_size_per_layer_input  # type: ignore[attr-defined]
-    return Sharing(keys, head, spec.attention_k_eq_v, tuple(kept), beside, tuple(wide))  # type: ignore[attr-defined]
+    joined = bool(getattr(spec, "attention_k_eq_v", False))
+    return Sharing(keys, head, joined, tuple(kept), beside, tuple(wide))
 
 
 def latent_of(spec: ModelSpec) -> Latent | None:

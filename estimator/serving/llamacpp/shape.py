@@ -184,6 +184,7 @@ class Shape:
             before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
         sharing: what layers that see everything have of their own.
+        streams: of hidden states, of which each layer sees one (Gemma 3n). `bypass`: width of what is beside its attention.
         encodes: whether tokens see each other in both directions, and nothing is cached. `typed`: whether a type of tokens is
             added to embeddings. `first_unnormed`: whether the first layer has no norm before it.
     """
@@ -243,6 +244,8 @@ class Shape:
     gate_beside: bool = False
     post_norm_first: bool = False
     sharing: Sharing | None = None
+    streams: int = 1
+    bypass: int = 0
     encodes: bool = False
     typed: bool = False
     first_unnormed: bool = False
