@@ -137,6 +137,9 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
             yield tensor(name + which, elements=prod(shape) // 2)
         if path.endswith("output_linear"):
             yield tensor("ffn_down" + which)
+    elif path.endswith("conv1d") and spec.can.graph == "kimi-linear":
+        for name in "qkv":
+            yield tensor(f"ssm_conv1d_{name}", elements=prod(shape) // 3)
     elif path.endswith("in_proj_qkvz"):
         gate = columns * spec.value_size  # type: ignore[attr-defined]
         yield tensor("attn_qkv", elements=prod(shape) - gate)

@@ -145,9 +145,12 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
                 "attention.indexer.top_k": indexer.picked,
                 "attention.indexer.types": list(indexer.layers),
             }
-        if spec.model_type in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa"):
+        if mixers_of(spec):
+            sizes["attention.head_count_kv"] = [int(mixer == "attention") for mixer in mixers_of(spec)]
+            sizes["kda.head_dim"] = asked["linear_head_dim"]
+        if spec.model_type in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_linear"):
             sizes |= {"expert_gating_func": 2, "expert_weights_norm": True}
-            if asked["n_group"] > 1:
+            if asked.get("n_group", 1) > 1:
                 sizes |= {"expert_group_count": asked["n_group"], "expert_group_used_count": asked["topk_group"]}
     return sizes
 
@@ -196,6 +199,8 @@ def _shape(tensor: FileTensor, spec: ModelSpec) -> list[int]:
             return [1, tensor.elements]
         if name == "ssm_norm.weight":
             return [tensor.elements // state.groups, state.groups]
+    if "ssm_conv1d_" in name:
+        return [tensor.columns, 1, tensor.elements // tensor.columns]
     if tensor.name.startswith("altup_"):
         return [tensor.columns, tensor.columns, tensor.elements // tensor.columns**2]
     if tensor.dimensions == 3:

@@ -53,6 +53,7 @@ ARCHITECTURES = {
     "nemotron_h": "nemotron_h",
     "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid",
+    "kimi_linear": "kimi-linear",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "falcon_h1": "falcon-h1",

@@ -134,6 +134,10 @@ class Builder(Operations):
         if kind == "both":
             seen = self._attention(x, layer)
             return self.unlike("add", seen, self.recurrent.mamba2(self.norm(hidden, "attn_norm", layer), layer))
+        if kind == "kimi delta":
+            from estimator.serving.llamacpp.kimi_delta import kimi_delta
+
+            return kimi_delta(self.recurrent, x, layer)
         made = {
             "delta net": self.recurrent.delta_net,
             "mamba-1": self.recurrent.mamba,
@@ -288,10 +292,10 @@ class Builder(Operations):
         q = self.view(q, (size, shape.heads, tokens))
         both = self.product("attn_kv_a_mqa", layer, latent.rank + latent.rotary, x)
         compressed = self.view(both, (latent.rank, tokens), dense=False)
-        turned = self.unlike("rope", self.view(both, (latent.rotary, 1, tokens), dense=False), self.positions)
+        turned = self._rotated(self.view(both, (latent.rotary, 1, tokens), dense=False), layer)
         compressed = self.norm(compressed, "attn_kv_a_norm", layer)
         plain = self.view(q, (latent.plain, shape.heads, tokens), dense=False)
-        rotated = self.unlike("rope", self.view(q, (latent.rotary, shape.heads, tokens), dense=False), self.positions)
+        rotated = self._rotated(self.view(q, (latent.rotary, shape.heads, tokens), dense=False), layer)
         plain = self.view(plain, (latent.plain, tokens, shape.heads), dense=False)
         absorbed = self.op("mul_mat", (latent.rank, tokens, shape.heads), self.weight("attn_k_b", layer), plain)
         absorbed = self.view(absorbed, (latent.rank, shape.heads, tokens), dense=False)
@@ -306,6 +310,9 @@ class Builder(Operations):
         shown = Tensor("view", (latent.rank, 1, *stored.shape[2:]), [stored], root=stored, nbytes=stored.nbytes)
         out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer), mask)
         return self.product("attn_output", layer, shape.hidden, out)
+
+    def _rotated(self, x: Tensor, layer: int) -> Tensor:
+        return self.unlike("rope", x, self.positions) if self.shape.rotary[layer] else x
 
     def _mask(self, x: Tensor, queries: Tensor, layer: int) -> Tensor | None:
         """What a token sees, where that is not what all of its cache's layers do; `queries`: compressed."""

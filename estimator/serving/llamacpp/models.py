@@ -94,6 +94,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "jamba-1": {"residual_first": "both"},
     "lfm-2": {"normed": "heads", "residual_first": "both"},
     "falcon-h1": {},
+    "kimi-linear": {"normed_first": True},
     "glm-1": {"joined_feed": True},
     "apertus-1": {"normed": "heads", "gated": False, "activation": ("unary",)},
     "jais-2": {**CLASSIC, "activation": ("unary", "sqr")},
@@ -154,7 +155,7 @@ UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
 """Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
-LATENT = ("deepseek", "deepseek-3.2", "mistral-4")
+LATENT = ("deepseek", "deepseek-3.2", "kimi-linear", "mistral-4")
 """Graphs of latent attention."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},

@@ -182,7 +182,7 @@ def _of_layers(
         found.kernels += 1
         _count(found, node, touched, count)
     found.fused = sum(_fused(run, _together(batch.tokens, experts.used if experts else 0), count))
-    if "delta net" in few.mixers:
+    if {"delta net", "kimi delta"} & {*few.mixers}:
         kernels, unpacking = _fused(run, _of_hybrids(batch.tokens <= VECTORS), count)
         found.kernels, found.unpacking = found.kernels - kernels, found.unpacking - unpacking
         found.fused -= kernels + unpacking

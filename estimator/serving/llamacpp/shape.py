@@ -115,7 +115,7 @@ class Sharing:
 
 ALIKE = 4
 """Layers that do the same after which a plan repeats itself."""
-Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
+Mixer = Literal["attention", "delta net", "kimi delta", "mamba-1", "mamba-2", "convolution", "both", "none"]
 """What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
 
 
