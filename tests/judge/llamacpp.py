@@ -34,7 +34,10 @@ from estimator.serving.llamacpp.models import (
     latent_of,
     sharing_of,
     sliding,
+    value_head,
     vocabulary,
+    whole_keys,
+    window,
 )
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
@@ -120,6 +123,15 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
             "final_logit_softcapping": 30.0,
             "attention.shared_kv_layers": asked["num_kv_shared_layers"],
             "feed_forward_length": list(sharing.wide),
+        }
+    if fewer := whole_keys(spec):
+        slides = list(sliding(spec))
+        sizes |= {
+            "attention.head_count_kv": [keys if own else fewer for own in slides],
+            "attention.sliding_window_pattern": slides,
+            "attention.sliding_window": window(spec),
+            "attention.value_length": value_head(spec),
+            "attention.value_scale": 0.707,
         }
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}

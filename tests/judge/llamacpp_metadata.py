@@ -54,6 +54,7 @@ ARCHITECTURES = {
     "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid",
     "kimi_linear": "kimi-linear",
+    "mimo_v2_flash": "mimo2",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "falcon_h1": "falcon-h1",
@@ -102,7 +103,7 @@ ARCHITECTURES = {
     "qwen3_omni_moe_text": "qwen3vlmoe",
     "iquestcoder": "llama",
 }
-GROUPED = ("hy_v3", "glm4_moe", "glm4v_moe_text", "cohere2_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
+GROUPED = ("hy_v3", "mimo_v2_flash", "glm4_moe", "glm4v_moe_text", "cohere2_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
 SCALED = ("exaone_moe", "afmoe")
 """Whose experts' weights are scaled by a number that their configurations here do not have."""
 MORE: dict[str, dict[str, Any]] = {

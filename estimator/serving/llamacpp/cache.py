@@ -10,7 +10,17 @@ from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import heads_of, indexer_of, latent_of, sharing_of, sliding, window
+from estimator.serving.llamacpp.models import (
+    heads_of,
+    indexer_of,
+    latent_of,
+    most_values,
+    sharing_of,
+    sliding,
+    value_head,
+    whole_keys,
+    window,
+)
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -72,8 +82,12 @@ def token_bytes(serving: Serving, spec: ModelSpec) -> tuple[int, int]:
     if latent := latent_of(spec):
         return _row_bytes(keys, latent.rank + latent.rotary), 0
     _, heads, size = heads_of(spec)
-    width = heads * size
-    return _row_bytes(keys, width), _row_bytes(values, width)
+    return _row_bytes(keys, heads * size), _row_bytes(values, _values(serving, spec, heads * value_head(spec)))
+
+
+def _values(serving: Serving, spec: ModelSpec, own: int) -> int:
+    """Numbers of a token's values that a layer's cache has room for: without flash attention as many as of any layer."""
+    return most_values(spec) if serving.flash_attention is False else own
 
 
 def cache_bytes(serving: Serving, spec: ModelSpec) -> int:
@@ -87,7 +101,11 @@ def token_layers(serving: Serving, spec: ModelSpec) -> list[int]:
         return [0] * spec.num_hidden_layers
     each, wide = cache_bytes(serving, spec), 0
     if sharing := sharing_of(spec):
-        wide = sum(_row_bytes(kind, sharing.key_heads * sharing.head) for kind in kinds(serving))
+        width, (keys, values) = sharing.key_heads * sharing.head, kinds(serving)
+        wide = _row_bytes(keys, width) + _row_bytes(values, _values(serving, spec, width))
+    elif fewer := whole_keys(spec):
+        head, (keys, values) = heads_of(spec)[-1], kinds(serving)
+        wide = _row_bytes(keys, fewer * head) + _row_bytes(values, _values(serving, spec, fewer * value_head(spec)))
     slides, mixers = sliding(spec) or (False,) * spec.num_hidden_layers, mixers_of(spec)
     found = [wide if wide and not own else each for own in slides]
     if sharing:

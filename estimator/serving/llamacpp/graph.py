@@ -158,13 +158,15 @@ class Builder(Operations):
         found = []
         for name, count in heads.items():
             gates = count if name == "q" and shape.gated_queries else 0
-            out = self.product(f"attn_{name}", layer, shape.head * (count + gates), x)
+            size = shape.values_wide if name == "v" else shape.head
+            out = self.product(f"attn_{name}", layer, size * (count + gates), x)
             out = self.biased(out, f"attn_{name}.bias", layer, shape.biased)
             found.append(self.unlike("clamp", out) if shape.clipped else out)
         if shape.normed == "whole":
             found[:2] = [self.norm(out, f"attn_{name}_norm", layer) for out, name in zip(found, "qk", strict=False)]
         dense = (not shape.gated_queries, True, True)
-        return [self.view(*part) for part in zip(found, [(shape.head, n, tokens) for n in heads.values()], dense, strict=True)]
+        sizes = [(shape.values_wide if name == "v" else shape.head, count, tokens) for name, count in heads.items()]
+        return [self.view(*part) for part in zip(found, sizes, dense, strict=True)]
 
     def _attention(self, x: Tensor, layer: int) -> Tensor:
         shape = self.shape
@@ -212,10 +214,13 @@ class Builder(Operations):
         """Keys or values in the cache, as a view of it."""
         batch, tokens = self.batch, x.shape[2]
         width = x.shape[0] * x.shape[1]
-        held = Tensor("none", (width, cache.cells, batch.streams), nbytes=0)
-        held.device = self.devices.layers[layer]
         places, flat = cache.key_places, batch.flash or which == "k"
         rows = self.view(x, (width, tokens)) if flat or x.dense else self.op("cont", (width, tokens), x)
+        if not flat and width < self.shape.values:
+            width = self.shape.values
+            rows = self.op("pad", (width, tokens), rows)
+        held = Tensor("none", (width, cache.cells, batch.streams), nbytes=0)
+        held.device = self.devices.layers[layer]
         target = held if batch.streams == 1 and flat else self.view(held, (width, cache.cells * batch.streams))
         if which == "v":
             assert cache.value_places is not None

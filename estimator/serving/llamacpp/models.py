@@ -110,6 +110,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
+    "mimo-2": {"sinks": True},
     "gemma-3n": {"scaled_embedding": True, "cut": "before the norm"},
     "bert-1": {**ENCODER, "learned_positions": True, "typed": True},
     "bert-distilled": {**ENCODER, "learned_positions": True},
@@ -149,6 +150,7 @@ WINDOWED = (
     "gemma-3n",
     "gemma-4",
     "cohere2-moe",
+    "mimo-2",
 )
 """Graphs whose layers may have a sliding window."""
 UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
@@ -210,8 +212,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         special["after_logits"] = ("scale", "unary", "scale")
     latent = latent_of(spec)
     heads, keys, head = heads_of(spec)
-    values = keys * head
-    wide = head
+    wide = value_head(spec)
+    values = most_values(spec)
     if latent:
         head, wide, values = latent.plain + latent.rotary, spec.config()["v_head_dim"], 0
     return Shape(
@@ -235,6 +237,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         sharing=sharing_of(spec),
         streams=getattr(spec, "altup_num_inputs", 1),
         bypass=getattr(spec, "laurel_rank", 0),
+        whole_keys=whole_keys(spec),
         normed_bare=spec.can.graph == "llama-4" and bool(spec.config()["use_qk_norm"]),
         **special,
     )
@@ -252,9 +255,27 @@ def heads_of(spec: ModelSpec) -> tuple[int, int, int]:
     if not isinstance(spec, DecoderSpec):
         queries = int(getattr(spec, "num_attention_heads", 0))
         return queries, int(getattr(spec, "num_key_value_heads", queries)), spec.hidden_size // queries if queries else 0
+    if spec.can.graph == "mimo-2":
+        return spec.num_attention_heads, spec.key_heads(SLIDING), spec.head_dim  # type: ignore[attr-defined]
     falcon = spec.can.graph == "falcon-1"
     one = falcon and spec.multi_query and not spec.new_decoder_architecture  # type: ignore[attr-defined]
     return spec.num_attention_heads, 1 if one else spec.num_key_value_heads, spec.head_dim
+
+
+def value_head(spec: ModelSpec) -> int:
+    """Numbers of a head of values."""
+    return int(spec.v_head_dim) if spec.can.graph == "mimo-2" else heads_of(spec)[-1]  # type: ignore[attr-defined]
+
+
+def whole_keys(spec: ModelSpec) -> int:
+    """Heads of keys in layers that see everything, where others have more."""
+    return int(spec.num_key_value_heads) if spec.can.graph == "mimo-2" else 0  # type: ignore[attr-defined]
+
+
+def most_values(spec: ModelSpec) -> int:
+    """Numbers of a token's values in the layer that has most."""
+    sharing, own = sharing_of(spec), heads_of(spec)[1] * value_head(spec)
+    return max(own, sharing.key_heads * sharing.head) if sharing else own
 
 
 def vocabulary(spec: ModelSpec) -> int:
@@ -278,6 +299,8 @@ def sliding(spec: ModelSpec) -> tuple[bool, ...]:
 
 def window(spec: ModelSpec) -> int:
     """Tokens that its layers with a sliding window see."""
+    if spec.can.graph == "mimo-2":
+        return spec.sliding_window - 1  # type: ignore[attr-defined, no-any-return]
     seen = getattr(spec, "attention_chunk_size", None) or getattr(spec, "sliding_window", None)
     return int(seen or 0) if any(sliding(spec)) else 0
 

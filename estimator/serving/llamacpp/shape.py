@@ -154,7 +154,8 @@ class Shape:
     """What a graph asks of a model: sizes in numbers of one token, and what is special in its layers.
 
     Attributes:
-        values: numbers of a token's values in the cache; `values_wide`: of a head's, after attention.
+        values: numbers of a token's values in the cache, of the layer with most; `values_wide`: of a head's, after attention.
+        whole_keys: heads of keys in layers that see everything, where others have more; 0 where they have as many.
         biased, output_bias, feed_bias: whether queries, keys and values have biases, attention's output, the feed-forward layer.
         normed: whether queries and keys are normalised, by heads or as a whole.
         joined, joined_feed: whether one matrix makes queries, keys and values, and one the feed-forward layer's gate and input.
@@ -199,6 +200,7 @@ class Shape:
     vocabulary: int
     layers: int
     rotary: tuple[bool, ...]
+    whole_keys: int = 0
     biased: bool = False
     output_bias: bool = False
     feed_bias: bool = False
