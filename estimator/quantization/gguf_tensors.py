@@ -144,6 +144,8 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         gate = columns * spec.value_size  # type: ignore[attr-defined]
         yield tensor("attn_qkv", elements=prod(shape) - gate)
         yield tensor("attn_gate", elements=gate)
+    elif path.endswith("kv_b_proj") and spec.can.graph == "minicpm-3":
+        yield tensor("attn_kv_b")
     elif path.endswith("kv_b_proj"):
         keys, values = spec.config()["qk_nope_head_dim"], spec.config()["v_head_dim"]
         for name, size, own in (("attn_k_b", keys, keys), ("attn_v_b", columns, values)):

@@ -124,6 +124,13 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
             "attention.shared_kv_layers": asked["num_kv_shared_layers"],
             "feed_forward_length": list(sharing.wide),
         }
+    if spec.model_type == "minicpm3":
+        sizes |= {
+            "attention.value_length": value_head(spec),
+            "rope.dimension_count": asked["qk_rope_head_dim"],
+            "attention.q_lora_rank": asked["q_lora_rank"],
+            "attention.kv_lora_rank": asked["kv_lora_rank"],
+        }
     if fewer := whole_keys(spec):
         slides = list(sliding(spec))
         sizes |= {

@@ -55,6 +55,7 @@ ARCHITECTURES = {
     "bamba": "granitehybrid",
     "kimi_linear": "kimi-linear",
     "mimo_v2_flash": "mimo2",
+    "minicpm3": "minicpm3",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "falcon_h1": "falcon-h1",

@@ -136,8 +136,8 @@ def batch_of(serving: Serving, spec: ModelSpec) -> Batch:
     """
     room, sequences = cells(serving), serving.concurrency
     head = heads_of(spec)[-1]
-    fits = head > 0 and head % TURNED == 0 and latent_of(spec) is None
-    keys, values = (fits and kind not in NAMES for kind in kinds(serving))
+    fits = [size > 0 and size % TURNED == 0 and latent_of(spec) is None for size in (head, value_head(spec))]
+    keys, values = (own and kind not in NAMES for own, kind in zip(fits, kinds(serving), strict=True))
     most = head & -head
     tokens = min(serving.ubatch or UBATCH, room * streams(serving))
     tokens = -(-tokens // sequences) * sequences

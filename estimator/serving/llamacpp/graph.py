@@ -54,6 +54,8 @@ class Builder(Operations):
         hidden = self.norm(hidden, "output_norm", None)
         if shape.cut == "after the norm":
             hidden = self.op("get_rows", last, hidden, self.chosen)
+        if shape.scaled_output:
+            hidden = self.unlike("scale", hidden)
         logits = self.product("output", None, shape.vocabulary, hidden)
         if shape.logits_bias:
             logits = self.unlike("add", logits, self.weight("output.bias", None))

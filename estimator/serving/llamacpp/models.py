@@ -111,6 +111,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
     "mimo-2": {"sinks": True},
+    "minicpm-3": {"scaled_embedding": True, "scaled_residual": True, "scaled_output": True},
     "gemma-3n": {"scaled_embedding": True, "cut": "before the norm"},
     "bert-1": {**ENCODER, "learned_positions": True, "typed": True},
     "bert-distilled": {**ENCODER, "learned_positions": True},
@@ -153,8 +154,8 @@ WINDOWED = (
     "mimo-2",
 )
 """Graphs whose layers may have a sliding window."""
-UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
-"""Graphs that turn neither queries nor keys."""
+UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled", "minicpm-3")
+"""Graphs that turn neither queries nor keys, or do so where these are made."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
 LATENT = ("deepseek", "deepseek-3.2", "kimi-linear", "mistral-4")
@@ -231,6 +232,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         sliding=sliding(spec),
         experts=experts_of(spec),
         latent=latent,
+        unfolded=_latent(spec) if kind == "minicpm-3" else None,
         indexer=indexer_of(spec),
         mixers=mixers_of(spec),
         state=state_of(spec),
@@ -257,6 +259,8 @@ def heads_of(spec: ModelSpec) -> tuple[int, int, int]:
         return queries, int(getattr(spec, "num_key_value_heads", queries)), spec.hidden_size // queries if queries else 0
     if spec.can.graph == "mimo-2":
         return spec.num_attention_heads, spec.key_heads(SLIDING), spec.head_dim  # type: ignore[attr-defined]
+    if spec.can.graph == "minicpm-3":
+        return spec.num_attention_heads, spec.num_attention_heads, spec.qk_head_dim  # type: ignore[attr-defined]
     falcon = spec.can.graph == "falcon-1"
     one = falcon and spec.multi_query and not spec.new_decoder_architecture  # type: ignore[attr-defined]
     return spec.num_attention_heads, 1 if one else spec.num_key_value_heads, spec.head_dim
@@ -264,7 +268,7 @@ def heads_of(spec: ModelSpec) -> tuple[int, int, int]:
 
 def value_head(spec: ModelSpec) -> int:
     """Numbers of a head of values."""
-    return int(spec.v_head_dim) if spec.can.graph == "mimo-2" else heads_of(spec)[-1]  # type: ignore[attr-defined]
+    return int(spec.v_head_dim) if spec.can.graph in ("mimo-2", "minicpm-3") else heads_of(spec)[-1]  # type: ignore[attr-defined]
 
 
 def whole_keys(spec: ModelSpec) -> int:
@@ -377,8 +381,10 @@ def sharing_of(spec: ModelSpec) -> Sharing | None:
 
 def latent_of(spec: ModelSpec) -> Latent | None:
     """What its latent attention is; None where it has none."""
-    if spec.can.graph not in LATENT:
-        return None
+    return _latent(spec) if spec.can.graph in LATENT else None
+
+
+def _latent(spec: ModelSpec) -> Latent:
     asked = spec.config()
     return Latent(
         queries=asked.get("q_lora_rank") or 0,

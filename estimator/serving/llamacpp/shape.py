@@ -169,6 +169,8 @@ class Shape:
         norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
         scaled_embedding: whether embeddings are multiplied by a number, or by one of each token (images are not multiplied).
         learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
+        scaled_output: whether hidden states are multiplied by a number before that.
+        unfolded: a latent of which keys and values are made before they are cached.
         residual_first: whether the residual stands first in the layer's last sum, or in both.
         cut: from where on the graph has the chosen tokens only.
         capped_scores, after_logits: operations on attention's scores, where flash attention does not have them, and on logits.
@@ -217,6 +219,7 @@ class Shape:
     normed_embedding: bool = False
     learned_positions: bool = False
     logits_bias: bool = False
+    scaled_output: bool = False
     normed_late: bool = False
     pre_norms: bool = True
     post_norms: bool = False
@@ -237,6 +240,7 @@ class Shape:
     deepstack: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    unfolded: Latent | None = None
     indexer: Indexer | None = None
     mixers: tuple[Mixer, ...] = ()
     state: State | None = None
