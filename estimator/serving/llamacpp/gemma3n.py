@@ -1,7 +1,7 @@
 """llama.cpp's graph of Gemma 3n: streams of hidden states, of which each layer sees one and corrects all.
 
-After src/models/gemma3n.cpp of llama.cpp, as of October 2026. Attention and what layers get of each token beside hidden states are
-Gemma 4's, but for one size of heads.
+After src/models/gemma3n.cpp of llama.cpp, as of October 2026. Attention and what layers get of each token beside hidden states
+are Gemma 4's, but for one size of heads.
 """
 
 from __future__ import annotations
