@@ -16,6 +16,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import drafter_of, engine_of
+from estimator.serving.hearing import hears_apart
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.tensors import stage_layers
@@ -143,7 +144,7 @@ def _has_kernels(job: Job, spec: ModelSpec) -> bool:
     kept = spec.cache_layers if engine_of(job).continuous else ()
     if isinstance(spec, DecoderSpec):
         return bool((spec.cached and spec.runs) or kept)
-    return bool(kept) and all(layer.kind == "state" for layer in kept)
+    return bool(kept) and (hears_apart(spec) or all(layer.kind == "state" for layer in kept))
 
 
 def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, accelerator: Accelerator) -> ServingTime | None:

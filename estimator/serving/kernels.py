@@ -57,9 +57,10 @@ def play(
     tokens: Tokens,
     tensors: Iterable[Held],
     cached: Iterable[CacheLayer],
+    logits: int = 0,
 ) -> None:
-    """Record the kernels of one pass that has no logits, of one rank that holds `tensors`."""
-    _Pass(tape, asked, spec, ranks, tokens, 0).play(tensors, cached)
+    """Record the kernels of one pass, of one rank that holds `tensors`; `logits`: tokens that have them."""
+    _Pass(tape, asked, spec, ranks, tokens, logits).play(tensors, cached)
 
 
 def trace_kernels(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
@@ -113,7 +114,7 @@ class _Pass:
         self.matrices: list[Held] = []
         self.beside = 0
         self.streams = int(getattr(spec, "hc_mult", 0))
-        self.queries = int(getattr(spec, "num_attention_heads", 1))
+        self.queries = int(getattr(spec, "num_attention_heads", 0))
         self.keys = int(getattr(spec, "num_key_value_heads", self.queries))
 
     def play(self, tensors: Iterable[Held], cached: Iterable[CacheLayer]) -> None:
@@ -184,7 +185,7 @@ class _Pass:
         self.tape.compute(name, 2 * count * rows * outputs * inputs, round(nbytes), form)
         if "gate_proj" in each.end or "gate_up" in each.end:
             self.moved(1.5 * count * rows * outputs, "silu_mul")
-        elif self.spec.encodes and outputs > inputs and not ATTENTION.search(each.name):
+        elif (self.spec.encodes or each.end == "fc1") and outputs > inputs and not ATTENTION.search(each.name):
             self.moved((1.5 if each.end == "Wi" else 2) * rows * outputs, "gelu")
         if "shared_expert" in each.name and each.end == "down_proj":
             self.moved(3 * rows * outputs, "add_shared")
@@ -226,7 +227,7 @@ class _Pass:
 
     def attention(self, layer: CacheLayer) -> None:
         """One layer's, of one rank: over the tokens that it sees, or its states."""
-        tokens, heads = self.tokens, max(1, self.queries // self.ranks)
+        tokens, heads = self.tokens, max(1, (self.queries or layer.heads) // self.ranks)
         if layer.kind == "state":
             self.moved(2 * tokens.sequences * layer.state / self.ranks, "state")
             if tokens.each == tokens.length:
@@ -243,14 +244,14 @@ class _Pass:
             self.chosen(layer)
             return
         mine = 1 if layer.kind == "latent" else max(1, layer.heads // self.ranks)
-        if not self.spec.learned_positions:
+        if not self.spec.learned_positions and layer.kind != "cross":
             self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
         cached = tokens.sequences * seen * mine * (layer.key_size + layer.value_size) * stored
         wide = layer.value_size or size
         whole = tokens.each == tokens.length
         heads = self.filled_up(layer, heads) if whole else heads
         flops = 2 * tokens.all * heads * seen * (size + wide)
-        causal = int(tokens.each > 1 and whole and seen == tokens.length and not self.spec.encodes)
+        causal = int(tokens.each > 1 and whole and seen == tokens.length and not self.spec.encodes and layer.kind != "cross")
         queries = tokens.each if whole else 1  # those of one sequence read its cache once
         form = (heads * tokens.sequences, queries, seen, size, causal), self.dtype
         name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"

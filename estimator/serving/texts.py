@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from estimator.contract.job import Job, Serving
+from estimator.contract.job import Job
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.spec import ModelSpec
 from estimator.families.windows import SLIDING
 from estimator.parallel.topology import Topology
+from estimator.serving.engine import texts_at_once
 from estimator.serving.engines import engine_of
 from estimator.serving.kernels import Tokens, play
 from estimator.serving.tensors import held
@@ -22,18 +23,12 @@ def makes_vectors(job: Job, spec: ModelSpec) -> bool:
     return job.task == "serve" and engine_of(job).continuous and (job.serving.runner == "pooling" or spec.encodes)
 
 
-def at_once(serving: Serving) -> int:
-    """Texts of a pass, each of the whole context: of those that are served at the same time as many as its tokens allow."""
-    most = serving.max_num_batched_tokens or serving.chunked_prefill_size or serving.context
-    return max(1, min(serving.concurrency, most // serving.context))
-
-
 def trace_texts(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     """One pass, on a new tape."""
     tape, asked = Tape(gpu), job.serving
     tensors = [each for each in held(spec, place.tensor, headless=True) if not each.seen]
     tape.begin(READING)
-    play(tape, asked, spec, place.tensor, Tokens(at_once(asked), asked.context, asked.context), tensors, attending(spec))
+    play(tape, asked, spec, place.tensor, Tokens(texts_at_once(asked), asked.context, asked.context), tensors, attending(spec))
     tape.finish()
     return tape
 

@@ -16,6 +16,7 @@ from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import MoreThanAsked, Reserved, reserved
 from estimator.serving.engines import drafter_of
+from estimator.serving.hearing import hears_apart, trace_hearing
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.speed import trace_speed
@@ -134,6 +135,8 @@ def speed(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
 def _traced(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     if makes_vectors(job, spec):
         return trace_texts(job, spec, place, gpu)
+    if hears_apart(spec):
+        return trace_hearing(job, spec, place, gpu)
     if isinstance(spec, DecoderSpec) and spec.cached and spec.runs and drafter_of(job, spec) is None:
         return trace_speed(job, spec, place, gpu)
     return trace_kernels(job, spec, place, gpu)

@@ -19,9 +19,9 @@ from estimator.contract.job import Job, Serving
 from estimator.facts import catalogue
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
+from estimator.serving.engine import texts_at_once
 from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.speed import CHUNK, prompts
-from estimator.serving.texts import at_once
 from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import EXPERTS, GROUPED, Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak, quantize_seconds
@@ -119,7 +119,7 @@ def batch(job: Job, phase: str, each: int = 1) -> tuple[int, int]:
     that are made vectors have none."""
     serving = job.serving
     if serving.runner == "pooling":
-        return 0, at_once(serving) * serving.context
+        return 0, texts_at_once(serving) * serving.context
     if phase == "prefill":
         return prompts(serving), prompts(serving) * serving.lengths[0]
     tokens = serving.concurrency * each

@@ -15,7 +15,18 @@ from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
-from estimator.serving.engine import BETWEEN_NODES, DERIVED, WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
+from estimator.serving.engine import (
+    BETWEEN_NODES,
+    DERIVED,
+    WHOLE,
+    Default,
+    Engine,
+    Logged,
+    compute_type,
+    stored,
+    texts_at_once,
+    torch_advice,
+)
 from estimator.serving.layout import Lately, Passing, laid_out
 from estimator.serving.tensors import check_output_groups, held
 from estimator.serving.vllm import settings
@@ -138,6 +149,7 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
             *stored(asked),
             f"vLLM {asked.engine_version}'s pooling runner, in passes of {asked.max_num_batched_tokens} tokens and "
             f"{asked.max_num_seqs} texts; the body without an output layer, to which a reranker adds a small one",
+            f"time: a pass over {texts_at_once(asked)} text(s) of {asked.context} tokens",
         ]
     return [
         *stored(asked),
