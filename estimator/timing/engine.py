@@ -68,14 +68,15 @@ def seconds_of(job: Job, spec: ModelSpec, place: Topology, tape: Tape, clock: Cl
     found: Parts = defaultdict(float)
     many, engine = 0.0, engine_of(job).continuous
     begun, fused = memory_seconds(clock.curves, clock.card, 0), engine_of(job).fused
-    within = (JOINED, NORM) if phase == "decode" and fused.norms(spec, place) else (JOINED,)
+    decoder = spec if isinstance(spec, DecoderSpec) else None
+    within = (JOINED, NORM) if phase == "decode" and decoder is not None and fused.norms(decoder, place) else (JOINED,)
     for work, times in joined(tape, phase) if engine else kernels(tape, phase):
         kind, seconds = clock.kernel(work)
         if engine and work.operation in within:
             seconds -= begun
         if work.form and (name := clock.quantizes(work)):
             (_, m, n, k), _ = work.form
-            if fused.quantized(spec, place, job.serving.weights, n, k):
+            if decoder is not None and fused.quantized(decoder, place, job.serving.weights, n, k):
                 seconds -= quantize_seconds(clock.curves, clock.card, m, k, name)
         if kind == PRODUCTS and _reads(work, clock):
             kind = WEIGHTS

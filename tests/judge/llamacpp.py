@@ -24,14 +24,13 @@ from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
+from estimator.serving.llamacpp.latents import indexer_of, latent_of
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
 from estimator.serving.llamacpp.models import (
     clips,
     experts_of,
     fed_width,
     heads_of,
-    indexer_of,
-    latent_of,
     sharing_of,
     sliding,
     value_head,

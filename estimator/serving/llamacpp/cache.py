@@ -9,18 +9,9 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
+from estimator.serving.llamacpp.latents import indexer_of, latent_of
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import (
-    heads_of,
-    indexer_of,
-    latent_of,
-    most_values,
-    sharing_of,
-    sliding,
-    value_head,
-    whole_keys,
-    window,
-)
+from estimator.serving.llamacpp.models import heads_of, most_values, sharing_of, sliding, value_head, whole_keys, window
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 

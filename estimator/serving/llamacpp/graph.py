@@ -1,21 +1,22 @@
 """The graph that llama.cpp computes for a batch: which tensors, in which order, each from which.
 
 After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`,
-`build_moe_ffn`), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch
-(`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers
+those of mixtures apart), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full
+batch (`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers
 of inputs int32.
 """
 
 from __future__ import annotations
 
 from estimator.serving.llamacpp.ggml import Graph, Tensor
-from estimator.serving.llamacpp.operations import HALF, NUMBER, PLACE, Devices, Operations, Weight, given
+from estimator.serving.llamacpp.mixtures import Mixtures
+from estimator.serving.llamacpp.operations import HALF, NUMBER, PLACE, Devices, Weight, given
 from estimator.serving.llamacpp.places import Places
 from estimator.serving.llamacpp.recurrent import Recurrent
-from estimator.serving.llamacpp.shape import Batch, Experts, Latent, Shape
+from estimator.serving.llamacpp.shape import Batch, Latent, Shape
 
 
-class Builder(Operations):
+class Builder(Mixtures):
     """Builds the graph of one batch."""
 
     def __init__(self, shape: Shape, batch: Batch, devices: Devices, weight: Weight):
@@ -292,7 +293,7 @@ class Builder(Operations):
         mask = None
         if latent.queries:
             q = self.norm(self.product("attn_q_a", layer, latent.queries, x), "attn_q_a_norm", layer)
-            mask = self._mask(x, q, layer)
+            mask = self._seen(x, q, layer)
             q = self.product("attn_q_b", layer, shape.heads * size, q)
         else:
             q = self.product("attn_q", layer, shape.heads * size, x)
@@ -321,7 +322,7 @@ class Builder(Operations):
     def _rotated(self, x: Tensor, layer: int) -> Tensor:
         return self.unlike("rope", x, self.positions) if self.shape.rotary[layer] else x
 
-    def _mask(self, x: Tensor, queries: Tensor, layer: int) -> Tensor | None:
+    def _seen(self, x: Tensor, queries: Tensor, layer: int) -> Tensor | None:
         """What a token sees, where that is not what all of its cache's layers do; `queries`: compressed."""
         return None
 
@@ -355,74 +356,3 @@ class Builder(Operations):
         gate = self.product("ffn_gate_inp_shexp", layer, 1, x)
         opened = self.unlike("unary", gate)
         return self.unlike("mul", out, opened if gated == "sigmoid" else self.unlike("div", opened, gate))
-
-    def _experts(self, x: Tensor, layer: int, experts: Experts) -> Tensor:
-        shape, tokens, hidden = self.shape, x.shape[1], experts.latent or self.shape.hidden
-        count, used = experts.count, experts.used
-        inner = self.product("ffn_latent_down", layer, hidden, x) if experts.latent else x
-        logits = self.biased(self.product("ffn_gate_inp", layer, count, x), "ffn_gate_inp.bias", layer, experts.biased)
-        chosen, weights = self._chosen(logits, layer, experts)
-        each = self.view(inner, (hidden, 1, tokens))
-        if experts.weighed_first:
-            each = self.unlike("mul", self.op("repeat", (hidden, used, tokens), each), weights)
-
-        def through(name: str, width: int, source: Tensor) -> Tensor:
-            out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
-            return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
-
-        out = through("up", experts.wide, each)
-        if shape.gated:
-            out = self.unlike("glu", through("gate", experts.wide, each), out)
-        else:
-            for name in shape.activation:
-                out = self.unlike(name, out)
-        down = through("down", hidden, out)
-        return self._summed(down if experts.weighed_first else self.unlike("mul", down, weights))
-
-    def _chosen(self, logits: Tensor, layer: int, experts: Experts) -> tuple[Tensor, Tensor]:
-        """Which experts each token passes, and their weights."""
-        count, used, tokens = experts.count, experts.used, logits.shape[1]
-        late = experts.softmax == "of the chosen"
-        probabilities = logits if late else self.unlike("soft_max" if experts.softmax == "of all" else "unary", logits)
-        selection = logits if experts.by_scores else probabilities
-        if experts.selection_bias:
-            selection = self.unlike("add", probabilities, self.weight("exp_probs_b", layer))
-        if experts.groups:
-            selection = self._grouped(selection, experts)
-        chosen = self.view(Tensor("argsort", selection.shape, [selection]), (used, tokens), dense=False)
-        weights = self.op("get_rows", (1, used, tokens), self.view(probabilities, (1, count, tokens)), chosen)
-        if late:
-            weights = self.view(self.unlike("soft_max", self.view(weights, (used, tokens))), (1, used, tokens))
-        if experts.normalized:
-            flat = self.view(weights, (used, tokens))
-            total = self.unlike("clamp", self.op("sum_rows", (1, tokens), flat))
-            weights = self.view(self.unlike("div", flat, total), (1, used, tokens))
-        if experts.scaled:
-            weights = self.unlike("scale", weights)
-        self.graph.expand(weights)
-        return chosen, weights
-
-    def _summed(self, out: Tensor) -> Tensor:
-        """What all experts of a token gave, together."""
-        hidden, used, tokens = out.shape
-        self.graph.expand(out)
-        parts = [self.graph.expand(self.view(out, (hidden, tokens), dense=False)) for _ in range(used)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = self.graph.expand(self.unlike("add", total, part))
-        return total if used > 1 else self.unlike("cont", total)
-
-    def _grouped(self, scores: Tensor, experts: Experts) -> Tensor:
-        """Scores of the experts in the best groups only."""
-        tokens, groups = scores.shape[1], experts.groups
-        each, best = experts.count // groups, experts.best_groups
-        by_group = self.view(scores, (each, groups, tokens))
-        two = self.view(Tensor("argsort", by_group.shape, [by_group]), (2, groups, tokens), dense=False)
-        found = self.op("get_rows", (1, 2, groups, tokens), self.view(by_group, (1, each, groups, tokens)), two)
-        summed = self.op("sum_rows", (1, groups, tokens), self.view(found, (2, groups, tokens)))
-        flat = self.view(summed, (groups, tokens))
-        chosen = self.view(Tensor("argsort", flat.shape, [flat]), (best, tokens), dense=False)
-        kept = self.op("get_rows", (each, best, tokens), by_group, chosen)
-        masked = self.unlike("fill", by_group)
-        joined = Tensor("set_rows", masked.shape, [kept, chosen, masked], root=masked)
-        return self.view(joined, scores.shape)

@@ -27,7 +27,7 @@ class IndexedBuilder(Builder):
         self.index_mask = given((batch.cells, self.each, 1, self.streams), HALF)
         self.index_turns = turning(self.indexer.size & -self.indexer.size)
 
-    def _mask(self, x: Tensor, queries: Tensor, layer: int) -> Tensor:
+    def _seen(self, x: Tensor, queries: Tensor, layer: int) -> Tensor:
         """The mask with what was picked alone."""
         if self.indexer.layers[layer]:
             self.picked = self._picked(x, queries, layer)

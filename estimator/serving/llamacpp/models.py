@@ -11,8 +11,9 @@ from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import FULL, SLIDING, WindowedSpec, layer_types
+from estimator.serving.llamacpp.latents import indexer_of, latent_of, unfolded_of
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.shape import Experts, Indexer, Latent, Shape, Sharing
+from estimator.serving.llamacpp.shape import Experts, Shape, Sharing
 
 CLASSIC: dict[str, Any] = {
     **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
@@ -158,8 +159,6 @@ UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled", "minicpm-3"
 """Graphs that turn neither queries nor keys, or do so where these are made."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
-LATENT = ("deepseek", "deepseek-3.2", "kimi-linear", "mistral-4")
-"""Graphs of latent attention."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "not normalized": {"normalized": False},
@@ -232,7 +231,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         sliding=sliding(spec),
         experts=experts_of(spec),
         latent=latent,
-        unfolded=_latent(spec) if kind == "minicpm-3" else None,
+        unfolded=unfolded_of(spec),
         indexer=indexer_of(spec),
         mixers=mixers_of(spec),
         state=state_of(spec),
@@ -377,26 +376,3 @@ def sharing_of(spec: ModelSpec) -> Sharing | None:
     beside = spec.hidden_size_per_layer_input  # type: ignore[attr-defined]
     joined = bool(getattr(spec, "attention_k_eq_v", False))
     return Sharing(keys, head, joined, tuple(kept), beside, tuple(wide))
-
-
-def latent_of(spec: ModelSpec) -> Latent | None:
-    """What its latent attention is; None where it has none."""
-    return _latent(spec) if spec.can.graph in LATENT else None
-
-
-def _latent(spec: ModelSpec) -> Latent:
-    asked = spec.config()
-    return Latent(
-        queries=asked.get("q_lora_rank") or 0,
-        rank=asked["kv_lora_rank"],
-        plain=asked["qk_nope_head_dim"],
-        rotary=asked["qk_rope_head_dim"],
-    )
-
-
-def indexer_of(spec: ModelSpec) -> Indexer | None:
-    """What picks the keys that tokens attend to; None where they attend to all."""
-    if spec.can.graph != "deepseek-3.2":
-        return None
-    asked = spec.config()
-    return Indexer(asked["index_n_heads"], asked["index_head_dim"], asked["index_topk"], tuple(spec.indexed))  # type: ignore[attr-defined]

@@ -134,7 +134,7 @@ def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     for layer in range(shape.layers):
         sparse = shape.experts.sparse[layer] if shape.experts else False
         slides = shape.sliding[layer] if shape.sliding else False
-        more = shape.sharing.alike(layer) if shape.sharing else ()
+        more: tuple[bool | int, ...] = shape.sharing.alike(layer) if shape.sharing else ()
         more = (shape.indexer.layers[layer],) if shape.indexer else more
         alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer), *more), []).append(layer)
     last = [max(layers) for layers in alike.values()]
