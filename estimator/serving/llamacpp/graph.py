@@ -2,8 +2,8 @@
 
 After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`,
 those of mixtures apart), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full
-batch (`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers
-of inputs int32.
+batch (`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other
+numbers of inputs int32.
 """
 
 from __future__ import annotations
