@@ -77,6 +77,7 @@ Graph = Literal[
     "kimi-linear",
     "mimo-2",
     "minicpm-3",
+    "thinned",
 ]
 """Graphs of llama.cpp's."""
 

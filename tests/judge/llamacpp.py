@@ -33,6 +33,7 @@ from estimator.serving.llamacpp.models import (
     heads_of,
     sharing_of,
     sliding,
+    thinned_of,
     value_head,
     vocabulary,
     whole_keys,
@@ -122,6 +123,12 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
             "final_logit_softcapping": 30.0,
             "attention.shared_kv_layers": asked["num_kv_shared_layers"],
             "feed_forward_length": list(sharing.wide),
+        }
+    if thinned := thinned_of(spec):
+        sizes |= {
+            "attention.head_count": [heads * attends for attends, _ in thinned],
+            "attention.head_count_kv": [keys * attends for attends, _ in thinned],
+            "feed_forward_length": [wide for _, wide in thinned],
         }
     if spec.model_type == "minicpm3":
         sizes |= {

@@ -56,6 +56,7 @@ ARCHITECTURES = {
     "kimi_linear": "kimi-linear",
     "mimo_v2_flash": "mimo2",
     "minicpm3": "minicpm3",
+    "nemotron-nas": "deci",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "falcon_h1": "falcon-h1",

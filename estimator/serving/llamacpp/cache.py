@@ -11,7 +11,16 @@ from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.serving.llamacpp.latents import indexer_of, latent_of
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import heads_of, most_values, sharing_of, sliding, value_head, whole_keys, window
+from estimator.serving.llamacpp.models import (
+    heads_of,
+    most_values,
+    sharing_of,
+    sliding,
+    thinned_of,
+    value_head,
+    whole_keys,
+    window,
+)
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -101,6 +110,9 @@ def token_layers(serving: Serving, spec: ModelSpec) -> list[int]:
     found = [wide if wide and not own else each for own in slides]
     if sharing:
         found = [nbytes * (sharing.kept[layer] == layer) for layer, nbytes in enumerate(found)]
+    if thinned := thinned_of(spec):
+        values = token_bytes(serving, spec)[1] if serving.flash_attention is False else 0  # of every layer as wide
+        found = [nbytes if attends else values for nbytes, (attends, _) in zip(found, thinned, strict=True)]
     if indexer := indexer_of(spec):
         found = [nbytes + index_bytes(serving, spec) * own for nbytes, own in zip(found, indexer.layers, strict=True)]
     return [nbytes * (mixer in ATTENDING) for nbytes, mixer in zip(found, mixers, strict=True)] if mixers else found

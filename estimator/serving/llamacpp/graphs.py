@@ -9,7 +9,7 @@ from estimator.serving.llamacpp.shape import Batch, Shape
 
 
 def built(shape: Shape, batch: Batch, devices: Devices, weight: Weight) -> Graph:
-    """The graph; of Gemma 3n and 4, of MiMo-V2 and MiniCPM 3, of encoders and of indexers nothing is loaded for another model."""
+    """The graph; of those that have a builder of their own nothing is loaded for another model."""
     if shape.encodes:
         from estimator.serving.llamacpp.encoders import EncoderBuilder
 
@@ -18,6 +18,10 @@ def built(shape: Shape, batch: Batch, devices: Devices, weight: Weight) -> Graph
         from estimator.serving.llamacpp.indexed import IndexedBuilder
 
         return IndexedBuilder(shape, batch, devices, weight).built()
+    if shape.thinned:
+        from estimator.serving.llamacpp.thinned import ThinnedBuilder
+
+        return ThinnedBuilder(shape, batch, devices, weight).built()
     if shape.unfolded:
         from estimator.serving.llamacpp.minicpm3 import MiniCPM3Builder
 

@@ -111,6 +111,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
+    "thinned": {},
     "mimo-2": {"sinks": True},
     "minicpm-3": {"scaled_embedding": True, "scaled_residual": True, "scaled_output": True},
     "gemma-3n": {"scaled_embedding": True, "cut": "before the norm"},
@@ -190,6 +191,12 @@ def check_graph(spec: ModelSpec, field: str) -> None:
             "modelled",
             field,
         )
+    if text.can.graph == "thinned" and not text.evenly_thinned:  # type: ignore[attr-defined]
+        raise NotModelled(
+            "llama.cpp's graph of Llama-Nemotron is modelled where all layers that attend have as many key heads, and none has a "
+            "linear layer in the place of a half",
+            field,
+        )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
 
@@ -236,6 +243,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         mixers=mixers_of(spec),
         state=state_of(spec),
         sharing=sharing_of(spec),
+        thinned=thinned_of(spec),
         streams=getattr(spec, "altup_num_inputs", 1),
         bypass=getattr(spec, "laurel_rank", 0),
         whole_keys=whole_keys(spec),
@@ -361,6 +369,11 @@ def experts_of(spec: ModelSpec) -> Experts | None:
         scaled=special.pop("scaled", asked.get("routed_scaling_factor", 1.0) not in (None, 1.0)),
         **special,
     )
+
+
+def thinned_of(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
+    """Of each layer whether it attends, and how wide its feed-forward layer is; empty where nothing is left out."""
+    return tuple(spec.thinned) if spec.can.graph == "thinned" else ()  # type: ignore[attr-defined]
 
 
 def sharing_of(spec: ModelSpec) -> Sharing | None:

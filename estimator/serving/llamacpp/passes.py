@@ -136,6 +136,7 @@ def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
         slides = shape.sliding[layer] if shape.sliding else False
         more: tuple[bool | int, ...] = shape.sharing.alike(layer) if shape.sharing else ()
         more = (shape.indexer.layers[layer],) if shape.indexer else more
+        more = shape.thinned[layer] if shape.thinned else more
         alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer), *more), []).append(layer)
     last = [max(layers) for layers in alike.values()]
     found = _of_layers(shape, batch, stored, alike, sorted(last))
@@ -171,6 +172,7 @@ def _of_layers(
         experts=experts,
         sharing=shape.sharing and shape.sharing.of(layers, shape.sliding or (False,) * shape.layers),
         mixers=tuple([shape.mixer(layer) for layer in layers]) if shape.mixers else (),
+        thinned=tuple([shape.thinned[layer] for layer in layers]) if shape.thinned else (),
         indexer=shape.indexer and replace(shape.indexer, layers=tuple([shape.indexer.layers[layer] for layer in layers])),
     )
     graph = built(few, batch, Devices((0,) * len(layers), 1, forced=False), weight)

@@ -187,6 +187,7 @@ class Shape:
             before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
         sharing: what layers that see everything have of their own.
+        thinned: of each layer whether it attends, and the width of its feed-forward layer, 0 without one; empty where all do.
         streams: of hidden states, of which each layer sees one (Gemma 3n). `bypass`: width of what is beside its attention.
         encodes: whether tokens see each other in both directions, and nothing is cached. `typed`: whether a type of tokens is
             added to embeddings. `first_unnormed`: whether the first layer has no norm before it.
@@ -250,6 +251,7 @@ class Shape:
     gate_beside: bool = False
     post_norm_first: bool = False
     sharing: Sharing | None = None
+    thinned: tuple[tuple[bool, int], ...] = ()
     streams: int = 1
     bypass: int = 0
     encodes: bool = False
@@ -261,7 +263,7 @@ class Shape:
         first = self.layers - 1
         while first > self.deepstack and self._kind(first - 1) == self._kind(self.layers - 1):
             first -= 1
-        if self.sharing or self.indexer or self.layers - first <= ALIKE:
+        if self.sharing or self.indexer or self.thinned or self.layers - first <= ALIKE:
             return self
         kept = first + ALIKE
         experts = self.experts and replace(self.experts, sparse=self.experts.sparse[:kept])
