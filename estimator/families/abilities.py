@@ -71,6 +71,13 @@ Graph = Literal[
     "mistral-4",
     "glm-4v",
     "glm-4v-moe",
+    "hunyuan-3",
+    "deepseek-3.2",
+    "gemma-3n",
+    "kimi-linear",
+    "mimo-2",
+    "minicpm-3",
+    "thinned",
 ]
 """Graphs of llama.cpp's."""
 

@@ -75,7 +75,7 @@ class Place(NamedTuple):
 class Gemma3nSpec(SharingSpec):
     """`activation_sparsity_pattern`: how much of each feed-forward layer's middle is zero. `laurel_rank`: of the bypass."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="gemma-3n")
     default_period = 5
 
     vocab_size: Size = 262400

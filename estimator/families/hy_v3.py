@@ -29,7 +29,7 @@ from estimator.tape.views import reshape
 class HyV3Spec(RotaryDecoderSpec, LayersOfTypesSpec):
     """`enable_moe_fp32_combine`: what the experts give is added in float32."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="hunyuan-3", routing="sigmoid")
     modelled = AUXILIARY
 
     max_position_embeddings: Size | None = 131072

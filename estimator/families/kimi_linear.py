@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, delta_state
 from estimator.families.decoder import Decoder
@@ -37,6 +38,7 @@ class KimiLinearSpec(DeltaLatentSpec):
     one, in `linear_attn_config`."""
 
     unrotated = True
+    can = Abilities(gguf=True, graph="kimi-linear", routing="sigmoid")
     modelled = GroupedExpertsSpec.modelled | {"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)}
 
     max_position_embeddings: Size | None = called("model_max_length", 1048576)

@@ -26,7 +26,7 @@ from estimator.tape.tensor import Tensor
 class MiniCPM3Spec(LatentSpec):
     """`scale_emb`: what embeddings are multiplied by: a buffer of its type. Halves of heads are rotated, not pairs."""
 
-    can = Abilities(batches=BATCHES)
+    can = Abilities(batches=BATCHES, gguf=True, graph="minicpm-3")
     rope_interleave: ClassVar[bool] = False
 
     max_position_embeddings: Size | None = 32768

@@ -68,7 +68,7 @@ class LayerBlocks(BaseModel):
 class NemotronNasSpec(RotarySpec):
     """`num_key_value_heads` and `intermediate_size` are the most that a layer has."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="thinned")
     made = frozenset({"num_key_value_heads", "intermediate_size"})
 
     max_position_embeddings: Size | None = 131072
@@ -76,13 +76,24 @@ class NemotronNasSpec(RotarySpec):
     mlp_bias: bool = False
     block_configs: tuple[LayerBlocks, ...]
 
-    def width(self, block: FeedForwardBlock) -> int:
+    def feed_width(self, block: FeedForwardBlock) -> int:
         """The middle of a feed-forward layer."""
         return _width(self.hidden_size, block.ffn_mult or 0)
 
     def key_heads(self, block: AttentionBlock) -> int:
         """Heads of keys and values of a layer that attends."""
         return self.num_attention_heads // (block.n_heads_in_group or 1)
+
+    @property
+    def thinned(self) -> list[tuple[bool, int]]:
+        """Of each layer whether it attends, and how wide its feed-forward layer is; 0 without one."""
+        return [(not one.attention.no_op, 0 if one.ffn.no_op else self.feed_width(one.ffn)) for one in self.block_configs]
+
+    @property
+    def evenly_thinned(self) -> bool:
+        """Whether layers that attend have as many key heads, and nothing is a linear layer."""
+        linear = any(one.attention.replace_with_linear or one.ffn.replace_with_linear for one in self.block_configs)
+        return not linear and len({layer.heads for layer in self.cache_layers}) == 1
 
     @classmethod
     def follows(cls, hidden: int, heads: int) -> dict[str, int]:
@@ -168,7 +179,7 @@ class Layer:
         if blocks.ffn.replace_with_linear:
             self.mlp = build.linear("mlp.linear_mlp", size, size)
         elif not blocks.ffn.no_op:
-            self.mlp = GatedMLP(spec, build, width=spec.width(blocks.ffn), bias=spec.mlp_bias)
+            self.mlp = GatedMLP(spec, build, width=spec.feed_width(blocks.ffn), bias=spec.mlp_bias)
         if self.mlp:
             self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", size)
 

@@ -16,9 +16,11 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import drafter_of, engine_of
+from estimator.serving.hearing import hears_apart
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.tensors import stage_layers
+from estimator.serving.texts import READING, makes_vectors
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
@@ -49,6 +51,8 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulat
     it."""
     if card.accelerator is None or simulated.counted is not None:
         return None
+    if makes_vectors(job, spec.language_model):
+        return _of_texts(job, spec.language_model, place, card, card.accelerator)
     if job.task == "serve":
         return _of_llamacpp(job, spec, place, card.accelerator, simulated) if engine_of(job).reads_gguf else None
     training = job.training
@@ -78,6 +82,13 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
     )
     alone = job.model_copy(update={"task": "serve", "serving": serving})
     return served(alone, spec, Topology(1, 1, 1, NONE), card)
+
+
+def _of_texts(job: Job, spec: ModelSpec, place: Topology, card: Capacity, accelerator: Accelerator) -> Time | None:
+    """The time of a pass over texts of which a server makes vectors; None of a model with a tower of its own for images."""
+    if not hasattr(spec, "num_attention_heads"):
+        return None
+    return _pass(job, spec, place, accelerator, speed(job, spec, place, gpu(job, card)), READING)
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
@@ -113,12 +124,12 @@ def served(
     if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:
         return None
     text = spec.language_model
-    if not isinstance(text, DecoderSpec) or not (
-        (text.cached and text.runs) or (engine_of(job).continuous and text.cache_layers)
-    ):
+    if not _has_kernels(job, text):
         return None
     spec = text
     if place.pipeline > 1:
+        if not isinstance(spec, DecoderSpec):
+            return None
         return _over_stages(job, spec, place, card, accelerator)
     tape, drafter = speed(job, spec, place, gpu(job, card)), drafter_of(job, spec)
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
@@ -126,6 +137,14 @@ def served(
         return None
     guessed = drafter.tokens if drafter else 0
     return throughput(job, place, prefill, decode, guessed, handed=handing_seconds(job.serving))
+
+
+def _has_kernels(job: Job, spec: ModelSpec) -> bool:
+    """Whether it is known which kernels an engine runs of a model that writes texts."""
+    kept = spec.cache_layers if engine_of(job).continuous else ()
+    if isinstance(spec, DecoderSpec):
+        return bool((spec.cached and spec.runs) or kept)
+    return bool(kept) and (hears_apart(spec) or all(layer.kind == "state" for layer in kept))
 
 
 def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, accelerator: Accelerator) -> ServingTime | None:
@@ -158,7 +177,7 @@ def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, a
     return throughput(job, place, reading, writing, engaged=chunks / (chunks + stages - 1), handed=handing_seconds(job.serving))
 
 
-def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:
+def _pass(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:
     """The time of a served model's pass."""
     try:
         measured = curves(card.name)

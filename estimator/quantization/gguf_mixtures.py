@@ -75,8 +75,8 @@ def type_of(kind: str, tensor: FileTensor, model: Model) -> BlockType:
         return block("MXFP4")
     default = DEFAULT[kind]
     if kind in PLAIN:
-        return block(default)
-    if tensor.name == "per_layer_model_proj.weight":
+        return block("F32" if tensor.name.endswith("indexer.proj.weight") else default)  # conversion/base.py
+    if any(part in tensor.name for part in ("per_layer_model_proj", "altup", "laurel")):
         return block("BF16")  # which llama-quantize leaves as it is
     return block(fitting(_chosen(kind, default, tensor, model), tensor.columns))
 

@@ -78,6 +78,22 @@ NAMES: dict[str, str] = {
     "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_input_gate": "inp_gate",
     "per_layer_projection": "proj",
+    "f_a_proj": "ssm_f_a",
+    "f_b_proj": "ssm_f_b",
+    "self_attn.b_proj": "ssm_beta",
+    "g_a_proj": "ssm_g_a",
+    "g_b_proj": "ssm_g_b",
+    "self_attn.o_norm": "ssm_norm",
+    "indexer.wq_b": "indexer.attn_q_b",
+    "indexer.wk": "indexer.attn_k",
+    "indexer.k_norm": "indexer.k_norm",
+    "indexer.weights_proj": "indexer.proj",
+    "altup.prediction_coefs": "altup_predict_coef",
+    "altup.correction_coefs": "altup_correct_coef",
+    "altup.correct_output_scale": "altup_correct_scale",
+    "altup.modality_router": "altup_router",
+    "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r",
     "fc1_latent_proj": "ffn_latent_down",
     "fc2_latent_proj": "ffn_latent_up",
 }
@@ -98,6 +114,8 @@ NORMS: dict[str, str] = {
     "post_feedforward_layernorm_2": "post_ffw_norm_2",
     "post_per_layer_input_norm": "post_norm",
     "per_layer_projection_norm": "per_layer_proj_norm",
+    "router_norm": "altup_router_norm",
+    "post_laurel_norm": "laurel_post_norm",
     "post_self_attn_layernorm": "post_attention_norm",
     "pre_mlp_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
@@ -133,6 +151,7 @@ AFTER_ATTENTION = (
     "qwen-3.5",
     "qwen-3-next",
     "afmoe-1",
+    "gemma-3n",
     "gemma-4",
 )
 """Graphs whose norm after attention is called so (`post_attention_norm`), by `Abilities.graph`."""
@@ -151,5 +170,17 @@ CORRECTIONS = ("e_score_correction_bias", "expert_bias")
 """What is added to the scores of experts before the best are chosen, a parameter or a buffer."""
 BARE = ("ssm_a", "ssm_d")
 """Tensors whose names end so."""
-ALWAYS_FLOAT32 = ("position_embd", "token_types", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "shortconv.conv")
+ALWAYS_FLOAT32 = (
+    "position_embd",
+    "token_types",
+    "ffn_gate_inp",
+    "ffn_gate_inp_shexp",
+    "ssm_conv1d",
+    "ssm_conv1d_q",
+    "ssm_conv1d_k",
+    "ssm_conv1d_v",
+    "shortconv.conv",
+    "altup_predict_coef",
+    "altup_correct_coef",
+)
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""

@@ -56,8 +56,8 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
         raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
-    beside = corrections + _gemma4(spec, build)
+    corrections = [_correction(spec, each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
+    beside = corrections + _gemma4(spec, build) + _gemma3n(spec)
     return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + beside
 
 
@@ -72,9 +72,23 @@ def _gemma4(spec: ModelSpec, build: Builder) -> list[FileTensor]:
     return [*scales, FileTensor("rope_freqs.weight", half, half, 1, None)]
 
 
-def _correction(experts: int, slot: Slot | None) -> FileTensor:
+def _gemma3n(spec: ModelSpec) -> list[FileTensor]:
+    """Keys and values of layers that take those of others, which its checkpoints have and no engine uses."""
+    if spec.can.graph != "gemma-3n":
+        return []
+    asked = spec.config()
+    layers, hidden, head = asked["num_hidden_layers"], asked["hidden_size"], asked["head_dim"]
+    width, found = asked["num_key_value_heads"] * head, []
+    for layer in range(layers - asked["num_kv_shared_layers"], layers):
+        found += [FileTensor(f"blk.{layer}.attn_{name}.weight", hidden, hidden * width, 2, layer) for name in "kv"]
+        found.append(FileTensor(f"blk.{layer}.attn_k_norm.weight", head, head, 1, layer))
+    return found
+
+
+def _correction(spec: ModelSpec, experts: int, slot: Slot | None) -> FileTensor:
     layer = slot.start if slot else None
-    return FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer)
+    end = "" if spec.can.graph == "hunyuan-3" else ".bias"
+    return FileTensor(f"blk.{layer}.exp_probs_b{end}", experts, experts, 1, layer)
 
 
 def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
@@ -102,7 +116,14 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
     if ".act_fn." in parameter.name:
         return  # numbers of the metadata (Apertus' xIELU)
     if path.endswith(CORRECTIONS):
-        yield _correction(prod(shape), parameter.slot)
+        yield _correction(spec, prod(shape), parameter.slot)
+    elif path.startswith("altup_") and layer is None:
+        name, _, stream = path.partition(".")
+        name = "altup_proj" if name == "altup_projections" else "altup_unembd_proj"
+        if stream == "0":  # one tensor for all streams but the first
+            yield FileTensor(f"{name}.weight", columns, prod(shape) * (spec.config()["altup_num_inputs"] - 1), 3, None)
+    elif path == "embed_tokens_per_layer" and spec.can.graph == "gemma-3n":
+        yield tensor("per_layer_token_embd", elements=columns * spec.config()["vocab_size"])
     elif path in SCALES:
         yield FileTensor(f"{before}{SCALES[path]}", columns, columns, 1, layer)
     elif path.endswith("experts.gate_up_proj") and spec.can.graph == "gemma-4":
@@ -116,10 +137,15 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
             yield tensor(name + which, elements=prod(shape) // 2)
         if path.endswith("output_linear"):
             yield tensor("ffn_down" + which)
+    elif path.endswith("conv1d") and spec.can.graph == "kimi-linear":
+        for name in "qkv":
+            yield tensor(f"ssm_conv1d_{name}", elements=prod(shape) // 3)
     elif path.endswith("in_proj_qkvz"):
         gate = columns * spec.value_size  # type: ignore[attr-defined]
         yield tensor("attn_qkv", elements=prod(shape) - gate)
         yield tensor("attn_gate", elements=gate)
+    elif path.endswith("kv_b_proj") and spec.can.graph == "minicpm-3":
+        yield tensor("attn_kv_b")
     elif path.endswith("kv_b_proj"):
         keys, values = spec.config()["qk_nope_head_dim"], spec.config()["v_head_dim"]
         for name, size, own in (("attn_k_b", keys, keys), ("attn_v_b", columns, values)):

@@ -137,6 +137,13 @@ def compute_type(serving: Serving) -> DType:
     return dtypes.bfloat16 if serving.weights in FORMATS else dtypes.float16
 
 
+def texts_at_once(serving: Serving) -> int:
+    """Texts of a pass, each of the whole context, of which vectors are made: of those that are served at the same time as many as
+    a pass has tokens for."""
+    most = serving.max_num_batched_tokens or serving.chunked_prefill_size or serving.context
+    return max(1, min(serving.concurrency, most // serving.context))
+
+
 def stored(asked: Serving) -> list[str]:
     """What of a quantized checkpoint is not quantized."""
     if asked.weights in WHOLE:

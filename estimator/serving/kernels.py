@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from estimator.contract.job import Job, Serving
 from estimator.families.cache_layers import CacheLayer, indexer_bytes
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import parts
 from estimator.serving.activations import HEADS
@@ -23,13 +23,16 @@ from estimator.serving.drafts import Drafter, draft_cache, draft_tensors
 from estimator.serving.engine import compute_type
 from estimator.serving.engines import drafter_of
 from estimator.serving.speed import prompts
-from estimator.serving.tensors import COMPRESSOR, Held, held
+from estimator.serving.tensors import ATTENTION, COMPRESSOR, Held, held
 from estimator.serving.weights import format_of, group_of
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import EXPERTS, PACKED, Slot, Tape
 
 FLOAT32 = 4
+STATES = 5
+"""How often each channel of a token is read or written as a prompt goes through a layer that keeps a state: by the convolution in
+and out, by the scan in, out and as its gate."""
 BLACKWELL = (10, 0)
 
 
@@ -46,7 +49,21 @@ class Tokens:
         return self.sequences * self.each
 
 
-def trace_kernels(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
+def play(
+    tape: Tape,
+    asked: Serving,
+    spec: ModelSpec,
+    ranks: int,
+    tokens: Tokens,
+    tensors: Iterable[Held],
+    cached: Iterable[CacheLayer],
+    logits: int = 0,
+) -> None:
+    """Record the kernels of one pass, of one rank that holds `tensors`; `logits`: tokens that have them."""
+    _Pass(tape, asked, spec, ranks, tokens, logits).play(tensors, cached)
+
+
+def trace_kernels(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     """A prompt in one pass, then a decoding step of answers that are half written, on a new tape."""
     tape, asked, drafter = Tape(gpu), job.serving, drafter_of(job, spec)
     experts = place.tensor * asked.enable_expert_parallel
@@ -71,7 +88,7 @@ def trace_kernels(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tap
 def _guess(
     tape: Tape,
     asked: Serving,
-    spec: DecoderSpec,
+    spec: ModelSpec,
     ranks: int,
     drafter: Drafter,
     tokens: Tokens,
@@ -82,8 +99,8 @@ def _guess(
     parts = list(draft_tensors(drafter, spec, ranks, ranks * asked.enable_expert_parallel))
     if not any(each.kind == "embedding" for each in parts):
         parts += [each for each in tensors if each.kind == "embedding" and len(each.shape) == 2][-1:]
+    assert isinstance(spec, DecoderSpec)
     own = drafter.spec.language_model if drafter.spec is not None else spec
-    assert isinstance(own, DecoderSpec)
     one = _Pass(tape, drafter.stored(asked), own, ranks, tokens, tokens.sequences, passes)
     one.play([each for each in parts if not each.seen], draft_cache(drafter, spec))
 
@@ -91,12 +108,14 @@ def _guess(
 class _Pass:
     """Records the kernels of one pass, or of `passes` that are alike; `logits`: tokens that have them."""
 
-    def __init__(self, tape: Tape, asked: Serving, spec: DecoderSpec, ranks: int, tokens: Tokens, logits: int, passes: int = 1):
+    def __init__(self, tape: Tape, asked: Serving, spec: ModelSpec, ranks: int, tokens: Tokens, logits: int, passes: int = 1):
         self.tape, self.asked, self.spec, self.ranks, self.tokens = tape, asked, spec, ranks, tokens
         self.logits, self.passes, self.dtype = logits, passes, compute_type(asked)
         self.matrices: list[Held] = []
         self.beside = 0
         self.streams = int(getattr(spec, "hc_mult", 0))
+        self.queries = int(getattr(spec, "num_attention_heads", 0))
+        self.keys = int(getattr(spec, "num_key_value_heads", self.queries))
 
     def play(self, tensors: Iterable[Held], cached: Iterable[CacheLayer]) -> None:
         """Every tensor's kernel, in the order in which the model holds them, then attention of each layer."""
@@ -112,10 +131,10 @@ class _Pass:
                 self.experts(each)
             elif each.name.endswith("_hc.fn"):
                 self.mixed(each)
-            elif "norm" in each.name and len(each.shape) == 1:
+            elif "norm" in each.name.lower() and len(each.shape) == 1 and each.end != "bias":
                 self.normed(each)
         self.tape.slot = Slot("logits", self.passes) if self.passes > 1 else None
-        if tables:
+        if tables and self.logits:
             self.product(tables[-1], 1, self.logits)
             self.moved(self.logits * tables[-1].shape[0] * (1 + FLOAT32 // self.dtype.itemsize), "_to_copy")
         for layer, times in Counter(self.joined(tuple(cached))).items():
@@ -151,8 +170,8 @@ class _Pass:
         mixed = self.streams and each.layer is not None and each.shape[0] == self.spec.hidden_size
         if mixed or COMPRESSOR in each.name:
             return
-        width, heads = each.shape[0], self.spec.num_attention_heads if "q_norm" in each.name else self.spec.num_key_value_heads
-        by_heads = width == self.spec.head_dim and each.name.endswith(("q_norm", "k_norm"))
+        width, heads = each.shape[0], self.queries if "q_norm" in each.name else self.keys
+        by_heads = width == getattr(self.spec, "head_dim", None) and each.name.endswith(("q_norm", "k_norm"))
         numbers = 5 * width if width == self.spec.hidden_size else 2 * width * (max(1, heads // self.ranks) if by_heads else 1)
         self.moved(self.tokens.all * numbers, "rms_norm")
 
@@ -166,13 +185,15 @@ class _Pass:
         self.tape.compute(name, 2 * count * rows * outputs * inputs, round(nbytes), form)
         if "gate_proj" in each.end or "gate_up" in each.end:
             self.moved(1.5 * count * rows * outputs, "silu_mul")
+        elif (self.spec.encodes or each.end == "fc1") and outputs > inputs and not ATTENTION.search(each.name):
+            self.moved((1.5 if each.end == "Wi" else 2) * rows * outputs, "gelu")
         if "shared_expert" in each.name and each.end == "down_proj":
             self.moved(3 * rows * outputs, "add_shared")
 
     def absorbed(self, each: Held) -> None:
         """What makes keys and values of a latent, in a decoding step: queries are multiplied into the latent's space, and what
         attention gives out of it, by heads, in the type that is computed in (vLLM's MLACommonImpl, `W_UK_T` and `W_UV`)."""
-        size, rows, count = self.dtype.itemsize, self.tokens.all, max(1, self.spec.num_attention_heads // self.ranks)
+        size, rows, count = self.dtype.itemsize, self.tokens.all, max(1, self.queries // self.ranks)
         latent, width = each.shape[-1], each.shape[-2] // count
         values = min(width, int(getattr(self.spec, "v_head_dim", width // 2)))
         for outputs, inputs in ((latent, width - values), (values, latent)):
@@ -206,9 +227,11 @@ class _Pass:
 
     def attention(self, layer: CacheLayer) -> None:
         """One layer's, of one rank: over the tokens that it sees, or its states."""
-        tokens, heads = self.tokens, max(1, self.spec.num_attention_heads // self.ranks)
+        tokens, heads = self.tokens, max(1, (self.queries or layer.heads) // self.ranks)
         if layer.kind == "state":
             self.moved(2 * tokens.sequences * layer.state / self.ranks, "state")
+            if tokens.each == tokens.length:
+                self.moved(STATES * tokens.all * layer.channels / self.ranks, "scan")
             return
         if layer.kind == "partial":
             kept = tokens.all * layer.key_size * FLOAT32 // self.dtype.itemsize
@@ -221,13 +244,14 @@ class _Pass:
             self.chosen(layer)
             return
         mine = 1 if layer.kind == "latent" else max(1, layer.heads // self.ranks)
-        self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
+        if not self.spec.learned_positions and layer.kind != "cross":
+            self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
         cached = tokens.sequences * seen * mine * (layer.key_size + layer.value_size) * stored
         wide = layer.value_size or size
         whole = tokens.each == tokens.length
         heads = self.filled_up(layer, heads) if whole else heads
         flops = 2 * tokens.all * heads * seen * (size + wide)
-        causal = int(tokens.each > 1 and whole and seen == tokens.length)
+        causal = int(tokens.each > 1 and whole and seen == tokens.length and not self.spec.encodes and layer.kind != "cross")
         queries = tokens.each if whole else 1  # those of one sequence read its cache once
         form = (heads * tokens.sequences, queries, seen, size, causal), self.dtype
         name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"

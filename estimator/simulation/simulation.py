@@ -16,9 +16,11 @@ from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import OutOfMemory, Reserved, held_if_grown, reserved
 from estimator.serving.engines import drafter_of
+from estimator.serving.hearing import hears_apart, trace_hearing
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.speed import trace_speed
+from estimator.serving.texts import makes_vectors, trace_texts
 from estimator.simulation.attribution import Attribution, attribution, somewhere
 from estimator.simulation.counting import Counted, builder, counted
 from estimator.simulation.trace import trace as trace
@@ -116,15 +118,25 @@ def _counted(job: Job, spec: OtherSpec, gpu: Gpu) -> Simulation:
     return Simulation(builder(count, gpu), count)
 
 
-def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
-    """The kernels of a job with its defaults that serves: a prompt and a decoding step."""
+def speed(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
+    """The kernels of a job with its defaults that serves: a prompt and a decoding step, or a pass over texts that are made
+    vectors."""
     known = _tapes(_question(job, spec, place))
     found = next((one for one in known if gpu.alike(one.gpu)), None)
     if found is None:
-        traced = trace_speed if spec.cached and spec.runs and drafter_of(job, spec) is None else trace_kernels
-        found = undisturbed(lambda: traced(job, spec, place, replace(gpu, asked={})))
+        found = undisturbed(lambda: _traced(job, spec, place, replace(gpu, asked={})))
         known.append(found)
     return found
+
+
+def _traced(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
+    if makes_vectors(job, spec):
+        return trace_texts(job, spec, place, gpu)
+    if hears_apart(spec):
+        return trace_hearing(job, spec, place, gpu)
+    if isinstance(spec, DecoderSpec) and spec.cached and spec.runs and drafter_of(job, spec) is None:
+        return trace_speed(job, spec, place, gpu)
+    return trace_kernels(job, spec, place, gpu)
 
 
 @lru_cache(maxsize=KEPT)

@@ -116,7 +116,9 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
 def _quantized(text: str, counts: bool, written: str = "") -> Model | None:
     """A known model whose name says how its checkpoint is stored. `written`: what the caller wrote, if not that."""
     for rest, stored in stripped(text):
-        found = named(folders(), rest) or named(folders(), rest.rpartition("/")[2])
+        found = named(folders(), rest) or named(folders(), last := rest.rpartition("/")[2])
+        if found is None and stored.gguf:
+            found = named(folders(), f"{last}-text")  # a GGUF file has the language model alone
         if found is not None:
             model = _known(found, counts)
             more = f" ({stored.says})" if stored.says else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from estimator.contract.answer import Time
 from estimator.contract.job import Job
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import ModelSpec
 from estimator.hardware.accelerator import Accelerator
 from estimator.serving.engine import compute_type
 from estimator.serving.engines import engine_of
@@ -69,7 +69,7 @@ def assumed_cases() -> Cases:
     return case(least, 0.0, 0), case(expected, 0.0, 1), case(most, None, 2)
 
 
-def assumed_pass(job: Job, spec: DecoderSpec, tape: Tape, card: Accelerator, wires: Wires, phase: str) -> Time | None:
+def assumed_pass(job: Job, spec: ModelSpec, tape: Tape, card: Accelerator, wires: Wires, phase: str) -> Time | None:
     """Time of a served model's pass: its arithmetic at a stated share of the peak, or what it reads and writes at one of the
     bandwidth, whichever takes longer; what each kernel takes to begin with, as on other cards; what ranks exchange; and what a
     server's host takes. A card without the type computes in float32. None if that peak is not known, either."""

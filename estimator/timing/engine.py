@@ -17,8 +17,9 @@ from pathlib import Path
 from estimator.contract.answer import Time
 from estimator.contract.job import Job, Serving
 from estimator.facts import catalogue
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
+from estimator.serving.engine import texts_at_once
 from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.speed import CHUNK, prompts
 from estimator.tape.kernels import KEPT, counted, flops, kernels
@@ -62,19 +63,20 @@ def merged(works: Iterable[Work]) -> Iterator[Work]:
         )
 
 
-def seconds_of(job: Job, spec: DecoderSpec, place: Topology, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
+def seconds_of(job: Job, spec: ModelSpec, place: Topology, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
     """Seconds of a phase's kernels on one GPU, by what they go to, and how many there are."""
     found: Parts = defaultdict(float)
     many, engine = 0.0, engine_of(job).continuous
     begun, fused = memory_seconds(clock.curves, clock.card, 0), engine_of(job).fused
-    within = (JOINED, NORM) if phase == "decode" and fused.norms(spec, place) else (JOINED,)
+    decoder = spec if isinstance(spec, DecoderSpec) else None
+    within = (JOINED, NORM) if phase == "decode" and decoder is not None and fused.norms(decoder, place) else (JOINED,)
     for work, times in joined(tape, phase) if engine else kernels(tape, phase):
         kind, seconds = clock.kernel(work)
         if engine and work.operation in within:
             seconds -= begun
         if work.form and (name := clock.quantizes(work)):
             (_, m, n, k), _ = work.form
-            if fused.quantized(spec, place, job.serving.weights, n, k):
+            if decoder is not None and fused.quantized(decoder, place, job.serving.weights, n, k):
                 seconds -= quantize_seconds(clock.curves, clock.card, m, k, name)
         if kind == PRODUCTS and _reads(work, clock):
             kind = WEIGHTS
@@ -114,36 +116,42 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
 
 
 def batch(job: Job, phase: str, each: int = 1) -> tuple[int, int]:
-    """Tokens of a pass that have logits, and all: the last of each prompt and whole prompts, or so many of each sequence."""
+    """Tokens of a pass that have logits, and all: the last of each prompt and whole prompts, or so many of each sequence. Texts
+    that are made vectors have none."""
     serving = job.serving
+    if serving.runner == "pooling":
+        return 0, texts_at_once(serving) * serving.context
     if phase == "prefill":
         return prompts(serving), prompts(serving) * serving.lengths[0]
     tokens = serving.concurrency * each
     return tokens, tokens
 
 
-def exchanged(job: Job, spec: DecoderSpec, wires: Wires, phase: str, itemsize: int) -> float:
+def exchanged(job: Job, spec: ModelSpec, wires: Wires, phase: str, itemsize: int) -> float:
     """What tensor-parallel ranks exchange in a pass, and in those of what guesses tokens ahead."""
-    drafter = drafter_of(job, spec)
+    drafter = drafter_of(job, spec) if isinstance(spec, DecoderSpec) else None
     tokens, all_tokens = batch(job, phase, drafter.checked if drafter else 1)
     found = between_ranks(spec, wires, all_tokens, tokens, itemsize)
     if drafter is None or not drafter.passes:
         return found
     own = drafter.spec.language_model if drafter.spec is not None else spec.model_copy(update={"num_hidden_layers": 1})
-    assert isinstance(own, DecoderSpec)
     each, whole = batch(job, phase, drafter.branches)
     return found + (drafter.passes if phase == "decode" else 1) * between_ranks(own, wires, whole, each, itemsize)
 
 
-def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
+def between_ranks(spec: ModelSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
     """What tensor-parallel ranks exchange in a pass: embeddings and, twice in each layer, hidden states are reduced (vLLM's
     `VocabParallelEmbedding` and `RowParallelLinear`), the logits gathered, and what a norm over all heads needs of each."""
-    ranks, layers = wires.place.tensor, spec.num_hidden_layers
+    ranks, layers = wires.place.tensor, spec.depth
     if ranks == 1:
         return 0.0
     hidden = reduced_seconds(wires, ranks, tokens * spec.hidden_size * itemsize)
-    logits = sequences * spec.vocab_size * itemsize
-    found = (2 * layers + 1) * hidden + wires.collective("all_gather", logits, "tensor", ranks)
+    found = (2 * layers + 1) * hidden
+    if sequences:
+        logits = sequences * int(getattr(spec, "vocab_size")) * itemsize  # noqa: B009 (a field of all that write texts)
+        found += wires.collective("all_gather", logits, "tensor", ranks)
+    if not isinstance(spec, DecoderSpec):
+        return found
     if spec.heads_normed_together == "reduced":
         found += layers * reduced_seconds(wires, ranks, tokens * SQUARES)
     elif spec.heads_normed_together == "gathered":
@@ -169,7 +177,7 @@ def launches(job: Job, phase: str) -> bool:
     return not engine.continuous or (phase == "decode" and not engine.captures(job.serving))
 
 
-def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
+def passed(job: Job, spec: ModelSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
     """The time of a prefill pass, or of a decoding step."""
     engine, eager, known = engine_of(job).continuous, launches(job, phase), efficiencies()
     _, tokens = batch(job, phase)

@@ -24,8 +24,21 @@ from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
+from estimator.serving.llamacpp.latents import indexer_of, latent_of
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.models import clips, experts_of, fed_width, heads_of, latent_of, sharing_of, sliding, vocabulary
+from estimator.serving.llamacpp.models import (
+    clips,
+    experts_of,
+    fed_width,
+    heads_of,
+    sharing_of,
+    sliding,
+    thinned_of,
+    value_head,
+    vocabulary,
+    whole_keys,
+    window,
+)
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
@@ -111,6 +124,28 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
             "attention.shared_kv_layers": asked["num_kv_shared_layers"],
             "feed_forward_length": list(sharing.wide),
         }
+    if thinned := thinned_of(spec):
+        sizes |= {
+            "attention.head_count": [heads * attends for attends, _ in thinned],
+            "attention.head_count_kv": [keys * attends for attends, _ in thinned],
+            "feed_forward_length": [wide for _, wide in thinned],
+        }
+    if spec.model_type == "minicpm3":
+        sizes |= {
+            "attention.value_length": value_head(spec),
+            "rope.dimension_count": asked["qk_rope_head_dim"],
+            "attention.q_lora_rank": asked["q_lora_rank"],
+            "attention.kv_lora_rank": asked["kv_lora_rank"],
+        }
+    if fewer := whole_keys(spec):
+        slides = list(sliding(spec))
+        sizes |= {
+            "attention.head_count_kv": [keys if own else fewer for own in slides],
+            "attention.sliding_window_pattern": slides,
+            "attention.sliding_window": window(spec),
+            "attention.value_length": value_head(spec),
+            "attention.value_scale": 0.707,
+        }
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}
     if latent := latent_of(spec):
@@ -128,9 +163,19 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
         }
         if latent.queries:
             sizes["attention.q_lora_rank"] = latent.queries
-        if spec.model_type == "deepseek_v3":
+        if indexer := indexer_of(spec):
+            sizes |= {
+                "attention.indexer.head_count": indexer.heads,
+                "attention.indexer.key_length": indexer.size,
+                "attention.indexer.top_k": indexer.picked,
+                "attention.indexer.types": list(indexer.layers),
+            }
+        if mixers_of(spec):
+            sizes["attention.head_count_kv"] = [int(mixer == "attention") for mixer in mixers_of(spec)]
+            sizes["kda.head_dim"] = asked["linear_head_dim"]
+        if spec.model_type in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_linear"):
             sizes |= {"expert_gating_func": 2, "expert_weights_norm": True}
-            if asked["n_group"] > 1:
+            if asked.get("n_group", 1) > 1:
                 sizes |= {"expert_group_count": asked["n_group"], "expert_group_used_count": asked["topk_group"]}
     return sizes
 
@@ -179,6 +224,10 @@ def _shape(tensor: FileTensor, spec: ModelSpec) -> list[int]:
             return [1, tensor.elements]
         if name == "ssm_norm.weight":
             return [tensor.elements // state.groups, state.groups]
+    if "ssm_conv1d_" in name:
+        return [tensor.columns, 1, tensor.elements // tensor.columns]
+    if tensor.name.startswith("altup_"):
+        return [tensor.columns, tensor.columns, tensor.elements // tensor.columns**2]
     if tensor.dimensions == 3:
         return [tensor.columns, tensor.elements // tensor.columns // heads_of(spec)[0], heads_of(spec)[0]]
     if tensor.dimensions == 2 and "_norm" in tensor.name:

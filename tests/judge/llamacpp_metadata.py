@@ -19,6 +19,8 @@ ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "deepseek_v32": "deepseek32",
+    "glm_moe_dsa": "glm-dsa",
     "olmoe": "olmoe",
     "granite": "granite",
     "smollm3": "smollm3",
@@ -43,6 +45,7 @@ ARCHITECTURES = {
     "dots1": "dots1",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
+    "hy_v3": "hy_v3",
     "granitemoe": "granitemoe",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
@@ -50,6 +53,10 @@ ARCHITECTURES = {
     "nemotron_h": "nemotron_h",
     "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid",
+    "kimi_linear": "kimi-linear",
+    "mimo_v2_flash": "mimo2",
+    "minicpm3": "minicpm3",
+    "nemotron-nas": "deci",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "falcon_h1": "falcon-h1",
@@ -74,6 +81,7 @@ ARCHITECTURES = {
     "exaone_moe": "exaone-moe",
     "mellum": "mellum",
     "afmoe": "afmoe",
+    "gemma3n_text": "gemma3n",
     "gemma4_text": "gemma4",
     "gemma4_unified_text": "gemma4",
     "bert": "bert",
@@ -97,7 +105,7 @@ ARCHITECTURES = {
     "qwen3_omni_moe_text": "qwen3vlmoe",
     "iquestcoder": "llama",
 }
-GROUPED = ("glm4_moe", "glm4v_moe_text", "cohere2_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
+GROUPED = ("hy_v3", "mimo_v2_flash", "glm4_moe", "glm4v_moe_text", "cohere2_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
 SCALED = ("exaone_moe", "afmoe")
 """Whose experts' weights are scaled by a number that their configurations here do not have."""
 MORE: dict[str, dict[str, Any]] = {

@@ -58,7 +58,8 @@ EACH += ["glm-4-9b", "apertus-8b", "jais-2-8b", "phi-3.5-moe", "k-exaone-236b-a2
 EACH += ["gemma-4-31b-text", "gemma-4-26b-a4b-text", "gemma-4-e2b-text", "gemma-4-12b-text", "falcon-mamba-7b"]
 EACH += ["bert-base-cased", "roberta-base", "bge-m3", "distilbert-base-cased", "nomic-embed-text-v1.5", "jina-embeddings-v3"]
 EACH += ["modernbert-base", "eurobert-210m", "llama-4-scout-text", "north-mini-code-1.0", "mistral-small-4-119b-text"]
-EACH += ["youtu-llm-2b", "iquest-coder-v1-40b"]
+EACH += ["youtu-llm-2b", "iquest-coder-v1-40b", "hy3-295b-a21b", "deepseek-v3.2", "glm-5", "gemma-3n-e2b-text"]
+EACH += ["kimi-linear-48b-a3b", "mimo-v2-flash", "minicpm3-4b", "llama-3.3-nemotron-super-49b"]
 
 
 def spec_of(row: dict[str, Any]) -> ModelSpec:
@@ -99,6 +100,12 @@ def test_every_parameter_lies_in_the_file_once(name: str) -> None:
     buffers = spec.can.routing.endswith("sigmoid") and spec.model_type != "afmoe"  # whose biases are parameters
     beside = sum(t.elements for t in tensors if "exp_probs_b" in t.name) if buffers else 0
     beside += sum(t.elements for t in tensors if t.name.endswith(("layer_output_scale.weight", "rope_freqs.weight")))
+    if spec.model_type == "gemma3n_text":  # layers that take others' keys have their own in the file, and tables are filled up
+        asked, shared = spec.config(), spec.config()["num_kv_shared_layers"]
+        made = asked["num_key_value_heads"] * asked["head_dim"]
+        beside += shared * (2 * asked["hidden_size"] * made + asked["head_dim"])
+        missing = asked["vocab_size"] - asked["vocab_size_per_layer_input"]
+        beside += missing * asked["hidden_size_per_layer_input"] * spec.depth
     apart = 2 * spec.depth if spec.model_type == "apertus" else 0  # xIELU's numbers are metadata
     written = sum(tensor.elements for tensor in tensors)
     if spec.encodes:  # without heads

@@ -158,3 +158,29 @@ def test_what_has_no_tape_of_its_own_is_timed(model: str, card: str, gpus: int, 
     assert found.prefill.step_seconds > found.decode.step_seconds > 1e-3
     low, high = found.decode.range_seconds
     assert low < found.decode.step_seconds < high
+
+
+@pytest.mark.parametrize(
+    ("model", "arithmetic"),
+    [
+        ("bge-m3", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
+        ("modernbert-base", 2 * 22 * (4 * 768**2 + 3 * 768 * 1152) * 512 + 4 * 768 * 512 * (8 * 512 + 14 * 128)),
+        ("qwen3-embedding-0.6b", 2 * 28 * (1024 * (4096 + 2048) + 3 * 1024 * 3072) * 512 + 28 * 4 * 2048 * 512**2),
+    ],
+)
+def test_vectors_of_texts_take_the_arithmetic_of_their_layers(model: str, arithmetic: int) -> None:
+    """Products of all layers, queries with keys and these with values: of each of 16 texts of 512 tokens."""
+    time = estimate({**asked(model), "serving": {"engine": "vllm", "context": 512, "concurrency": 16}}).time
+    assert time
+    assert time.flops_per_step == pytest.approx(16 * arithmetic, rel=0.01)
+    assert 0.1 < time.mfu < 1
+
+
+def test_a_clip_is_encoded_once_and_read_in_every_step() -> None:
+    """Whisper large v3: 1500 frames through 32 layers of an encoder, whose keys and values each step reads."""
+    found = answered("whisper-large-v3", prompt_length=4, output_length=100, concurrency=1)
+    width, frames = 1280, 1500
+    layer = 2 * frames * 12 * width**2 + 4 * width * frames**2
+    keys = 2 * frames * 2 * width**2
+    assert found.prefill.flops_per_step == pytest.approx(32 * (layer + keys), rel=0.02)
+    assert found.decode.step_seconds > 32 * 2 * width * frames * 2 / 3.35e12

@@ -9,8 +9,18 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import block
+from estimator.serving.llamacpp.latents import indexer_of, latent_of
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import heads_of, latent_of, sharing_of, sliding, window
+from estimator.serving.llamacpp.models import (
+    heads_of,
+    most_values,
+    sharing_of,
+    sliding,
+    thinned_of,
+    value_head,
+    whole_keys,
+    window,
+)
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -72,8 +82,12 @@ def token_bytes(serving: Serving, spec: ModelSpec) -> tuple[int, int]:
     if latent := latent_of(spec):
         return _row_bytes(keys, latent.rank + latent.rotary), 0
     _, heads, size = heads_of(spec)
-    width = heads * size
-    return _row_bytes(keys, width), _row_bytes(values, width)
+    return _row_bytes(keys, heads * size), _row_bytes(values, _values(serving, spec, heads * value_head(spec)))
+
+
+def _values(serving: Serving, spec: ModelSpec, own: int) -> int:
+    """Numbers of a token's values that a layer's cache has room for: without flash attention as many as of any layer."""
+    return most_values(spec) if serving.flash_attention is False else own
 
 
 def cache_bytes(serving: Serving, spec: ModelSpec) -> int:
@@ -87,12 +101,27 @@ def token_layers(serving: Serving, spec: ModelSpec) -> list[int]:
         return [0] * spec.num_hidden_layers
     each, wide = cache_bytes(serving, spec), 0
     if sharing := sharing_of(spec):
-        wide = sum(_row_bytes(kind, sharing.key_heads * sharing.head) for kind in kinds(serving))
+        width, (keys, values) = sharing.key_heads * sharing.head, kinds(serving)
+        wide = _row_bytes(keys, width) + _row_bytes(values, _values(serving, spec, width))
+    elif fewer := whole_keys(spec):
+        head, (keys, values) = heads_of(spec)[-1], kinds(serving)
+        wide = _row_bytes(keys, fewer * head) + _row_bytes(values, _values(serving, spec, fewer * value_head(spec)))
     slides, mixers = sliding(spec) or (False,) * spec.num_hidden_layers, mixers_of(spec)
     found = [wide if wide and not own else each for own in slides]
     if sharing:
         found = [nbytes * (sharing.kept[layer] == layer) for layer, nbytes in enumerate(found)]
+    if thinned := thinned_of(spec):
+        idle = token_bytes(serving, spec)[1] if serving.flash_attention is False else 0  # of every layer as wide
+        found = [nbytes if attends else idle for nbytes, (attends, _) in zip(found, thinned, strict=True)]
+    if indexer := indexer_of(spec):
+        found = [nbytes + index_bytes(serving, spec) * own for nbytes, own in zip(found, indexer.layers, strict=True)]
     return [nbytes * (mixer in ATTENDING) for nbytes, mixer in zip(found, mixers, strict=True)] if mixers else found
+
+
+def index_bytes(serving: Serving, spec: ModelSpec) -> int:
+    """Bytes of a token's key in an indexer's cache, which has the type of the other keys."""
+    indexer = indexer_of(spec)
+    return _row_bytes(kinds(serving)[0], indexer.size) if indexer else 0
 
 
 def _row_bytes(kind: str, width: int) -> int:
@@ -110,8 +139,8 @@ def batch_of(serving: Serving, spec: ModelSpec) -> Batch:
     """
     room, sequences = cells(serving), serving.concurrency
     head = heads_of(spec)[-1]
-    fits = head > 0 and head % TURNED == 0 and latent_of(spec) is None
-    keys, values = (fits and kind not in NAMES for kind in kinds(serving))
+    fits = [size > 0 and size % TURNED == 0 and latent_of(spec) is None for size in (head, value_head(spec))]
+    keys, values = (own and kind not in NAMES for own, kind in zip(fits, kinds(serving), strict=True))
     most = head & -head
     tokens = min(serving.ubatch or UBATCH, room * streams(serving))
     tokens = -(-tokens // sequences) * sequences
@@ -131,4 +160,5 @@ def batch_of(serving: Serving, spec: ModelSpec) -> Batch:
         turned_values=TURNED if values else 0,
         unpacked_keys=not half[0],
         unpacked_values=not half[1],
+        index_bytes=index_bytes(serving, spec),
     )

@@ -59,12 +59,15 @@ class Gemma4Builder(Builder):
     def _joined(self, hidden: Tensor) -> Tensor:
         """What layers get of each token beside hidden states: by its id, and of its embedding."""
         size, layers, tokens = self.sharing.per_layer, self.shape.layers, self.tokens
-        assert self.found is not None
-        found = self.view(self.unlike("scale", self.found), (size, layers, tokens))
+        found = self._of_ids()
         made = self.unlike("scale", self.product("per_layer_model_proj", None, size * layers, hidden))
         made = self.norm(self.view(made, (size, layers, tokens)), "per_layer_proj_norm", None)
         both = self.unlike("scale", self.unlike("add", made, found))
         return self.op("cont", (size, tokens, layers), self.view(both, (size, tokens, layers), dense=False))
+
+    def _of_ids(self) -> Tensor:
+        assert self.found is not None
+        return self.view(self.unlike("scale", self.found), (self.sharing.per_layer, self.shape.layers, self.tokens))
 
     def _beside(self, out: Tensor, layer: int) -> Tensor:
         """What a layer makes of what it gets beside hidden states."""

@@ -13,7 +13,9 @@ from math import prod
 
 ENDLESS = 2**62
 """Bytes at the end of a buffer whose size is yet to be found."""
-IN_PLACE = frozenset({"add", "add_id", "mul", "div", "scale", "clamp", "fill", "unary", "sqr", "rope", "rms_norm", "soft_max"})
+IN_PLACE = frozenset(
+    {"add", "add_id", "sub", "mul", "div", "scale", "clamp", "fill", "unary", "sqr", "sqrt", "rope", "rms_norm", "soft_max"}
+)
 """Operations that may write over a source (`ggml_op_can_inplace`)."""
 
 

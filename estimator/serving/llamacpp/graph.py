@@ -1,21 +1,22 @@
 """The graph that llama.cpp computes for a batch: which tensors, in which order, each from which.
 
 After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`,
-`build_moe_ffn`), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch
-(`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers
-of inputs int32.
+those of mixtures apart), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full
+batch (`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other
+numbers of inputs int32.
 """
 
 from __future__ import annotations
 
 from estimator.serving.llamacpp.ggml import Graph, Tensor
-from estimator.serving.llamacpp.operations import HALF, NUMBER, PLACE, Devices, Operations, Weight, given
+from estimator.serving.llamacpp.mixtures import Mixtures
+from estimator.serving.llamacpp.operations import HALF, NUMBER, PLACE, Devices, Weight, given
 from estimator.serving.llamacpp.places import Places
 from estimator.serving.llamacpp.recurrent import Recurrent
-from estimator.serving.llamacpp.shape import Batch, Experts, Latent, Shape
+from estimator.serving.llamacpp.shape import Batch, Latent, Shape
 
 
-class Builder(Operations):
+class Builder(Mixtures):
     """Builds the graph of one batch."""
 
     def __init__(self, shape: Shape, batch: Batch, devices: Devices, weight: Weight):
@@ -54,6 +55,8 @@ class Builder(Operations):
         hidden = self.norm(hidden, "output_norm", None)
         if shape.cut == "after the norm":
             hidden = self.op("get_rows", last, hidden, self.chosen)
+        if shape.scaled_output:
+            hidden = self.unlike("scale", hidden)
         logits = self.product("output", None, shape.vocabulary, hidden)
         if shape.logits_bias:
             logits = self.unlike("add", logits, self.weight("output.bias", None))
@@ -134,6 +137,10 @@ class Builder(Operations):
         if kind == "both":
             seen = self._attention(x, layer)
             return self.unlike("add", seen, self.recurrent.mamba2(self.norm(hidden, "attn_norm", layer), layer))
+        if kind == "kimi delta":
+            from estimator.serving.llamacpp.kimi_delta import kimi_delta
+
+            return kimi_delta(self.recurrent, x, layer)
         made = {
             "delta net": self.recurrent.delta_net,
             "mamba-1": self.recurrent.mamba,
@@ -154,13 +161,15 @@ class Builder(Operations):
         found = []
         for name, count in heads.items():
             gates = count if name == "q" and shape.gated_queries else 0
-            out = self.product(f"attn_{name}", layer, shape.head * (count + gates), x)
+            size = shape.values_wide if name == "v" else shape.head
+            out = self.product(f"attn_{name}", layer, size * (count + gates), x)
             out = self.biased(out, f"attn_{name}.bias", layer, shape.biased)
             found.append(self.unlike("clamp", out) if shape.clipped else out)
         if shape.normed == "whole":
             found[:2] = [self.norm(out, f"attn_{name}_norm", layer) for out, name in zip(found, "qk", strict=False)]
         dense = (not shape.gated_queries, True, True)
-        return [self.view(*part) for part in zip(found, [(shape.head, n, tokens) for n in heads.values()], dense, strict=True)]
+        sizes = [(shape.values_wide if name == "v" else shape.head, count, tokens) for name, count in heads.items()]
+        return [self.view(*part) for part in zip(found, sizes, dense, strict=True)]
 
     def _attention(self, x: Tensor, layer: int) -> Tensor:
         shape = self.shape
@@ -208,10 +217,13 @@ class Builder(Operations):
         """Keys or values in the cache, as a view of it."""
         batch, tokens = self.batch, x.shape[2]
         width = x.shape[0] * x.shape[1]
-        held = Tensor("none", (width, cache.cells, batch.streams), nbytes=0)
-        held.device = self.devices.layers[layer]
         places, flat = cache.key_places, batch.flash or which == "k"
         rows = self.view(x, (width, tokens)) if flat or x.dense else self.op("cont", (width, tokens), x)
+        if not flat and width < self.shape.values:
+            width = self.shape.values
+            rows = self.op("pad", (width, tokens), rows)
+        held = Tensor("none", (width, cache.cells, batch.streams), nbytes=0)
+        held.device = self.devices.layers[layer]
         target = held if batch.streams == 1 and flat else self.view(held, (width, cache.cells * batch.streams))
         if which == "v":
             assert cache.value_places is not None
@@ -223,8 +235,17 @@ class Builder(Operations):
         each = batch.key_bytes if which == "k" else batch.value_bytes
         return Tensor("view", shape, [held], root=held, nbytes=cache.cells * batch.streams * each)
 
-    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: Places, up: Tensor | None = None) -> Tensor:
-        """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent."""
+    def _attended(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        layer: int,
+        cache: Places,
+        up: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent; `mask`: the layer's own."""
         shape, batch, tokens = self.shape, self.batch, self.tokens
         each, streams = tokens // batch.streams, batch.streams
         size, heads, width = q.shape[0], shape.heads, values.shape[0]
@@ -233,7 +254,7 @@ class Builder(Operations):
         sinks = [self.weight("attn_sinks", layer)] if shape.sinks else []
         final = shape.values_wide * heads
         if batch.flash:
-            out = self.op("flash_attn", (width, heads, each, streams), q, keys, values, cache.mask, *sinks)
+            out = self.op("flash_attn", (width, heads, each, streams), q, keys, values, mask or cache.mask, *sinks)
             out.gpu_bytes = self._unpacked(out, keys, values, up is not None)
             if up is not None:
                 out = self.op("mul_mat", (shape.values_wide, each, heads, streams), up, self.view(out, out.shape, dense=False))
@@ -243,7 +264,7 @@ class Builder(Operations):
             scores = self.op("mul_mat", (cache.cells, each, heads, streams), keys, q)
             for name in shape.capped_scores:
                 scores = self.unlike(name, scores)
-            scores = self.unlike("soft_max", scores, cache.mask, *sinks)
+            scores = self.unlike("soft_max", scores, mask or cache.mask, *sinks)
             if up is not None:
                 values = self.op("cont", (cache.cells, width, 1, streams), self.view(values, values.shape, dense=False))
             out = self.op("mul_mat", (width, each, heads, streams), values, scores)
@@ -269,18 +290,20 @@ class Builder(Operations):
         """Attention on a latent that all heads share, with queries turned into its space (src/models/deepseek2.cpp)."""
         shape, tokens = self.shape, self.tokens
         size = latent.plain + latent.rotary
+        mask = None
         if latent.queries:
             q = self.norm(self.product("attn_q_a", layer, latent.queries, x), "attn_q_a_norm", layer)
+            mask = self._seen(x, q, layer)
             q = self.product("attn_q_b", layer, shape.heads * size, q)
         else:
             q = self.product("attn_q", layer, shape.heads * size, x)
         q = self.view(q, (size, shape.heads, tokens))
         both = self.product("attn_kv_a_mqa", layer, latent.rank + latent.rotary, x)
         compressed = self.view(both, (latent.rank, tokens), dense=False)
-        turned = self.unlike("rope", self.view(both, (latent.rotary, 1, tokens), dense=False), self.positions)
+        turned = self._rotated(self.view(both, (latent.rotary, 1, tokens), dense=False), layer)
         compressed = self.norm(compressed, "attn_kv_a_norm", layer)
         plain = self.view(q, (latent.plain, shape.heads, tokens), dense=False)
-        rotated = self.unlike("rope", self.view(q, (latent.rotary, shape.heads, tokens), dense=False), self.positions)
+        rotated = self._rotated(self.view(q, (latent.rotary, shape.heads, tokens), dense=False), layer)
         plain = self.view(plain, (latent.plain, tokens, shape.heads), dense=False)
         absorbed = self.op("mul_mat", (latent.rank, tokens, shape.heads), self.weight("attn_k_b", layer), plain)
         absorbed = self.view(absorbed, (latent.rank, shape.heads, tokens), dense=False)
@@ -293,8 +316,15 @@ class Builder(Operations):
             self.graph.expand(each)
         stored = self._stored(keys, "k", layer, self.whole)
         shown = Tensor("view", (latent.rank, 1, *stored.shape[2:]), [stored], root=stored, nbytes=stored.nbytes)
-        out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer))
+        out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer), mask)
         return self.product("attn_output", layer, shape.hidden, out)
+
+    def _rotated(self, x: Tensor, layer: int) -> Tensor:
+        return self.unlike("rope", x, self.positions) if self.shape.rotary[layer] else x
+
+    def _seen(self, x: Tensor, queries: Tensor, layer: int) -> Tensor | None:
+        """What a token sees, where that is not what all of its cache's layers do; `queries`: compressed."""
+        return None
 
     def _fed(self, x: Tensor, layer: int) -> Tensor:
         experts = self.shape.experts
@@ -326,74 +356,3 @@ class Builder(Operations):
         gate = self.product("ffn_gate_inp_shexp", layer, 1, x)
         opened = self.unlike("unary", gate)
         return self.unlike("mul", out, opened if gated == "sigmoid" else self.unlike("div", opened, gate))
-
-    def _experts(self, x: Tensor, layer: int, experts: Experts) -> Tensor:
-        shape, tokens, hidden = self.shape, x.shape[1], experts.latent or self.shape.hidden
-        count, used = experts.count, experts.used
-        inner = self.product("ffn_latent_down", layer, hidden, x) if experts.latent else x
-        logits = self.biased(self.product("ffn_gate_inp", layer, count, x), "ffn_gate_inp.bias", layer, experts.biased)
-        chosen, weights = self._chosen(logits, layer, experts)
-        each = self.view(inner, (hidden, 1, tokens))
-        if experts.weighed_first:
-            each = self.unlike("mul", self.op("repeat", (hidden, used, tokens), each), weights)
-
-        def through(name: str, width: int, source: Tensor) -> Tensor:
-            out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
-            return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
-
-        out = through("up", experts.wide, each)
-        if shape.gated:
-            out = self.unlike("glu", through("gate", experts.wide, each), out)
-        else:
-            for name in shape.activation:
-                out = self.unlike(name, out)
-        down = through("down", hidden, out)
-        return self._summed(down if experts.weighed_first else self.unlike("mul", down, weights))
-
-    def _chosen(self, logits: Tensor, layer: int, experts: Experts) -> tuple[Tensor, Tensor]:
-        """Which experts each token passes, and their weights."""
-        count, used, tokens = experts.count, experts.used, logits.shape[1]
-        late = experts.softmax == "of the chosen"
-        probabilities = logits if late else self.unlike("soft_max" if experts.softmax == "of all" else "unary", logits)
-        selection = logits if experts.by_scores else probabilities
-        if experts.selection_bias:
-            selection = self.unlike("add", probabilities, self.weight("exp_probs_b", layer))
-        if experts.groups:
-            selection = self._grouped(selection, experts)
-        chosen = self.view(Tensor("argsort", selection.shape, [selection]), (used, tokens), dense=False)
-        weights = self.op("get_rows", (1, used, tokens), self.view(probabilities, (1, count, tokens)), chosen)
-        if late:
-            weights = self.view(self.unlike("soft_max", self.view(weights, (used, tokens))), (1, used, tokens))
-        if experts.normalized:
-            flat = self.view(weights, (used, tokens))
-            total = self.unlike("clamp", self.op("sum_rows", (1, tokens), flat))
-            weights = self.view(self.unlike("div", flat, total), (1, used, tokens))
-        if experts.scaled:
-            weights = self.unlike("scale", weights)
-        self.graph.expand(weights)
-        return chosen, weights
-
-    def _summed(self, out: Tensor) -> Tensor:
-        """What all experts of a token gave, together."""
-        hidden, used, tokens = out.shape
-        self.graph.expand(out)
-        parts = [self.graph.expand(self.view(out, (hidden, tokens), dense=False)) for _ in range(used)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = self.graph.expand(self.unlike("add", total, part))
-        return total if used > 1 else self.unlike("cont", total)
-
-    def _grouped(self, scores: Tensor, experts: Experts) -> Tensor:
-        """Scores of the experts in the best groups only."""
-        tokens, groups = scores.shape[1], experts.groups
-        each, best = experts.count // groups, experts.best_groups
-        by_group = self.view(scores, (each, groups, tokens))
-        two = self.view(Tensor("argsort", by_group.shape, [by_group]), (2, groups, tokens), dense=False)
-        found = self.op("get_rows", (1, 2, groups, tokens), self.view(by_group, (1, each, groups, tokens)), two)
-        summed = self.op("sum_rows", (1, groups, tokens), self.view(found, (2, groups, tokens)))
-        flat = self.view(summed, (groups, tokens))
-        chosen = self.view(Tensor("argsort", flat.shape, [flat]), (best, tokens), dense=False)
-        kept = self.op("get_rows", (each, best, tokens), by_group, chosen)
-        masked = self.unlike("fill", by_group)
-        joined = Tensor("set_rows", masked.shape, [kept, chosen, masked], root=masked)
-        return self.view(joined, scores.shape)

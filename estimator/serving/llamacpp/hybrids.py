@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from estimator.families.bamba import BambaSpec
+from estimator.families.delta_latent import DeltaLatentSpec
 from estimator.families.falcon_h1 import FalconH1Spec
 from estimator.families.falcon_mamba import FalconMambaSpec
 from estimator.families.gated_delta import ATTENTION, GatedDeltaSpec
@@ -28,6 +29,8 @@ def mixers_of(spec: ModelSpec) -> tuple[Mixer, ...]:
         return (alone,) * spec.num_hidden_layers
     if spec.can.graph == "lfm-2":
         return tuple(["convolution" if kind == CONVOLUTION else "attention" for kind in spec.layer_types])  # type: ignore[attr-defined]
+    if isinstance(spec, DeltaLatentSpec):
+        return tuple(["attention" if kind == ATTENTION else "kimi delta" for kind in spec.kinds])
     if isinstance(spec, GatedDeltaSpec):
         return tuple(["attention" if kind == ATTENTION else "delta net" for kind in spec.kinds])
     if isinstance(spec, (Mamba2HybridSpec, NemotronHSpec, JambaSpec)):
@@ -44,6 +47,10 @@ def state_of(spec: ModelSpec) -> State | None:
         return None
     if spec.can.graph == "lfm-2":
         return State(kernel=spec.conv_kernel, convolved=spec.hidden_size)  # type: ignore[attr-defined]
+    if isinstance(spec, DeltaLatentSpec):
+        heads = spec.linear_num_heads  # type: ignore[attr-defined]
+        inner = heads * spec.linear_head_dim
+        return State(kernel=spec.linear_conv_kernel_dim, convolved=3 * inner, inner=inner, size=spec.linear_head_dim, heads=heads)  # type: ignore[attr-defined]
     if isinstance(spec, GatedDeltaSpec):
         return State(
             kernel=spec.linear_conv_kernel_dim,
@@ -74,6 +81,6 @@ def state_of(spec: ModelSpec) -> State | None:
 
 def rotary_of(spec: ModelSpec) -> bool:
     """Whether its layers of attention turn queries and keys by their positions."""
-    if isinstance(spec, (JambaSpec, NemotronHSpec)):
+    if isinstance(spec, (JambaSpec, NemotronHSpec, DeltaLatentSpec)):
         return False
     return not isinstance(spec, Mamba2HybridSpec) or isinstance(spec, (FalconH1Spec, BambaSpec)) or not mixers_of(spec)

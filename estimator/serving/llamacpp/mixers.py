@@ -6,7 +6,7 @@ from __future__ import annotations
 from estimator.families.spec import ModelSpec
 from estimator.serving.llamacpp.shape import Mixer, State
 
-HYBRID = (None, "granite", "qwen-3.5", "qwen-3-next", "nemotron-h", "jamba-1", "lfm-2", "falcon-h1", "state-space")
+HYBRID = (None, "granite", "qwen-3.5", "qwen-3-next", "nemotron-h", "jamba-1", "lfm-2", "falcon-h1", "state-space", "kimi-linear")
 """Graphs whose layers may be something other than attention."""
 
 

@@ -11,8 +11,9 @@ from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import FULL, SLIDING, WindowedSpec, layer_types
+from estimator.serving.llamacpp.latents import indexer_of, latent_of, unfolded_of
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.shape import Experts, Latent, Shape, Sharing
+from estimator.serving.llamacpp.shape import Experts, Shape, Sharing
 
 CLASSIC: dict[str, Any] = {
     **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
@@ -38,6 +39,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
+    "deepseek-3.2": {},
     "mistral-4": {"tempered": "latent"},
     "olmoe": {"normed": "whole"},
     "smollm-3": {},
@@ -55,6 +57,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "hunyuan": {"normed": "heads", "normed_late": True},
+    "hunyuan-3": {"normed": "heads", "cut": "after the norm"},
     "gpt-2": {**CLASSIC, "joined": True, "learned_positions": True},
     "gpt-neox": {**CLASSIC, "joined": True},
     "bloom-1": {**CLASSIC, "joined": True, "normed_embedding": True},
@@ -92,6 +95,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "jamba-1": {"residual_first": "both"},
     "lfm-2": {"normed": "heads", "residual_first": "both"},
     "falcon-h1": {},
+    "kimi-linear": {"normed_first": True},
     "glm-1": {"joined_feed": True},
     "apertus-1": {"normed": "heads", "gated": False, "activation": ("unary",)},
     "jais-2": {**CLASSIC, "activation": ("unary", "sqr")},
@@ -107,6 +111,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mellum-2": {"normed": "heads"},
     "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "gemma-4": {"scaled_embedding": "by token", "cut": "after the norm"},
+    "thinned": {},
+    "mimo-2": {"sinks": True},
+    "minicpm-3": {"scaled_embedding": True, "scaled_residual": True, "scaled_output": True},
+    "gemma-3n": {"scaled_embedding": True, "cut": "before the norm"},
     "bert-1": {**ENCODER, "learned_positions": True, "typed": True},
     "bert-distilled": {**ENCODER, "learned_positions": True},
     "nomic-bert": {**ENCODER, "joined": True, "typed": True, **UNBIASED, "gated": True, "activation": ()},
@@ -142,16 +150,16 @@ WINDOWED = (
     "exaone-moe",
     "mellum-2",
     "afmoe-1",
+    "gemma-3n",
     "gemma-4",
     "cohere2-moe",
+    "mimo-2",
 )
 """Graphs whose layers may have a sliding window."""
-UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled")
-"""Graphs that turn neither queries nor keys."""
+UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled", "minicpm-3")
+"""Graphs that turn neither queries nor keys, or do so where these are made."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1", "cohere2-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
-LATENT = ("deepseek", "mistral-4")
-"""Graphs of latent attention."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "not normalized": {"normalized": False},
@@ -183,6 +191,12 @@ def check_graph(spec: ModelSpec, field: str) -> None:
             "modelled",
             field,
         )
+    if text.can.graph == "thinned" and not text.evenly_thinned:  # type: ignore[attr-defined]
+        raise NotModelled(
+            "llama.cpp's graph of Llama-Nemotron is modelled where all layers that attend have as many key heads, and none has a "
+            "linear layer in the place of a half",
+            field,
+        )
     if text.can.graph == "stable-lm" and (text.qk_layernorm or text.use_parallel_residual):  # type: ignore[attr-defined]
         raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
 
@@ -205,8 +219,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         special["after_logits"] = ("scale", "unary", "scale")
     latent = latent_of(spec)
     heads, keys, head = heads_of(spec)
-    values = keys * head
-    wide = head
+    wide = value_head(spec)
+    values = most_values(spec)
     if latent:
         head, wide, values = latent.plain + latent.rotary, spec.config()["v_head_dim"], 0
     return Shape(
@@ -224,9 +238,15 @@ def shape_of(spec: ModelSpec) -> Shape:
         sliding=sliding(spec),
         experts=experts_of(spec),
         latent=latent,
+        unfolded=unfolded_of(spec),
+        indexer=indexer_of(spec),
         mixers=mixers_of(spec),
         state=state_of(spec),
         sharing=sharing_of(spec),
+        thinned=thinned_of(spec),
+        streams=getattr(spec, "altup_num_inputs", 1),
+        bypass=getattr(spec, "laurel_rank", 0),
+        whole_keys=whole_keys(spec),
         normed_bare=spec.can.graph == "llama-4" and bool(spec.config()["use_qk_norm"]),
         **special,
     )
@@ -244,9 +264,29 @@ def heads_of(spec: ModelSpec) -> tuple[int, int, int]:
     if not isinstance(spec, DecoderSpec):
         queries = int(getattr(spec, "num_attention_heads", 0))
         return queries, int(getattr(spec, "num_key_value_heads", queries)), spec.hidden_size // queries if queries else 0
+    if spec.can.graph == "mimo-2":
+        return spec.num_attention_heads, spec.key_heads(SLIDING), spec.head_dim  # type: ignore[attr-defined]
+    if spec.can.graph == "minicpm-3":
+        return spec.num_attention_heads, spec.num_attention_heads, spec.qk_head_dim  # type: ignore[attr-defined]
     falcon = spec.can.graph == "falcon-1"
     one = falcon and spec.multi_query and not spec.new_decoder_architecture  # type: ignore[attr-defined]
     return spec.num_attention_heads, 1 if one else spec.num_key_value_heads, spec.head_dim
+
+
+def value_head(spec: ModelSpec) -> int:
+    """Numbers of a head of values."""
+    return int(spec.v_head_dim) if spec.can.graph in ("mimo-2", "minicpm-3") else heads_of(spec)[-1]  # type: ignore[attr-defined]
+
+
+def whole_keys(spec: ModelSpec) -> int:
+    """Heads of keys in layers that see everything, where others have more."""
+    return int(spec.num_key_value_heads) if spec.can.graph == "mimo-2" else 0  # type: ignore[attr-defined]
+
+
+def most_values(spec: ModelSpec) -> int:
+    """Numbers of a token's values in the layer that has most."""
+    sharing, own = sharing_of(spec), heads_of(spec)[1] * value_head(spec)
+    return max(own, sharing.key_heads * sharing.head) if sharing else own
 
 
 def vocabulary(spec: ModelSpec) -> int:
@@ -270,6 +310,8 @@ def sliding(spec: ModelSpec) -> tuple[bool, ...]:
 
 def window(spec: ModelSpec) -> int:
     """Tokens that its layers with a sliding window see."""
+    if spec.can.graph == "mimo-2":
+        return spec.sliding_window - 1  # type: ignore[attr-defined, no-any-return]
     seen = getattr(spec, "attention_chunk_size", None) or getattr(spec, "sliding_window", None)
     return int(seen or 0) if any(sliding(spec)) else 0
 
@@ -329,28 +371,21 @@ def experts_of(spec: ModelSpec) -> Experts | None:
     )
 
 
+def thinned_of(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
+    """Of each layer whether it attends, and how wide its feed-forward layer is; empty where nothing is left out."""
+    return tuple(spec.thinned) if spec.can.graph == "thinned" else ()  # type: ignore[attr-defined]
+
+
 def sharing_of(spec: ModelSpec) -> Sharing | None:
     """What layers that see everything have of their own; None where all layers have the same."""
-    if spec.can.graph != "gemma-4":
+    if spec.can.graph not in ("gemma-3n", "gemma-4"):
         return None
     keys, head = spec.heads_of(FULL)  # type: ignore[attr-defined]
     shared, layers = spec.num_kv_shared_layers, spec.num_hidden_layers  # type: ignore[attr-defined]
     own, slides = layers - shared, sliding(spec) or (False,) * layers
     kept = [layer if layer < own else own - (2 if slides[layer] else 1) for layer in range(layers)]
-    more = 2 if spec.use_double_wide_mlp else 1  # type: ignore[attr-defined]
+    more = 2 if getattr(spec, "use_double_wide_mlp", False) else 1
     wide = [fed_width(spec) * (more if layer >= own else 1) for layer in range(layers)]
     beside = spec.hidden_size_per_layer_input  # type: ignore[attr-defined]
-    return Sharing(keys, head, spec.attention_k_eq_v, tuple(kept), beside, tuple(wide))  # type: ignore[attr-defined]
-
-
-def latent_of(spec: ModelSpec) -> Latent | None:
-    """What its latent attention is; None where it has none."""
-    if spec.can.graph not in LATENT:
-        return None
-    asked = spec.config()
-    return Latent(
-        queries=asked.get("q_lora_rank") or 0,
-        rank=asked["kv_lora_rank"],
-        plain=asked["qk_nope_head_dim"],
-        rotary=asked["qk_rope_head_dim"],
-    )
+    joined = bool(getattr(spec, "attention_k_eq_v", False))
+    return Sharing(keys, head, joined, tuple(kept), beside, tuple(wide))

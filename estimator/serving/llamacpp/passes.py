@@ -134,7 +134,9 @@ def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     for layer in range(shape.layers):
         sparse = shape.experts.sparse[layer] if shape.experts else False
         slides = shape.sliding[layer] if shape.sliding else False
-        more = shape.sharing.alike(layer) if shape.sharing else ()
+        more: tuple[bool | int, ...] = shape.sharing.alike(layer) if shape.sharing else ()
+        more = (shape.indexer.layers[layer],) if shape.indexer else more
+        more = shape.thinned[layer] if shape.thinned else more
         alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer), *more), []).append(layer)
     last = [max(layers) for layers in alike.values()]
     found = _of_layers(shape, batch, stored, alike, sorted(last))
@@ -170,6 +172,8 @@ def _of_layers(
         experts=experts,
         sharing=shape.sharing and shape.sharing.of(layers, shape.sliding or (False,) * shape.layers),
         mixers=tuple([shape.mixer(layer) for layer in layers]) if shape.mixers else (),
+        thinned=tuple([shape.thinned[layer] for layer in layers]) if shape.thinned else (),
+        indexer=shape.indexer and replace(shape.indexer, layers=tuple([shape.indexer.layers[layer] for layer in layers])),
     )
     graph = built(few, batch, Devices((0,) * len(layers), 1, forced=False), weight)
     found, touched, count = Pass(), 1.0, 0
@@ -180,7 +184,7 @@ def _of_layers(
         found.kernels += 1
         _count(found, node, touched, count)
     found.fused = sum(_fused(run, _together(batch.tokens, experts.used if experts else 0), count))
-    if "delta net" in few.mixers:
+    if {"delta net", "kimi delta"} & {*few.mixers}:
         kernels, unpacking = _fused(run, _of_hybrids(batch.tokens <= VECTORS), count)
         found.kernels, found.unpacking = found.kernels - kernels, found.unpacking - unpacking
         found.fused -= kernels + unpacking
@@ -252,6 +256,8 @@ def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
     if node.op == "flash_attn":
         queries, keys = node.sources[0], node.sources[1]
         found.scores_flops += 2 * prod(queries.shape) * keys.shape[1] + 2 * prod(node.shape) * keys.shape[1]
+    elif node.op == "lightning_indexer":
+        found.scores_flops += 2 * prod(node.sources[0].shape) * node.shape[0]
     elif node.op == "mul_mat":
         found.products += 1
         found.scores_flops += 2 * prod(node.shape) * node.sources[1].shape[0]

@@ -34,7 +34,7 @@ INPUTS = (EMBEDDING, "position_embd.weight", "token_types.weight", "per_layer_to
 """Tables in which a token's rows are looked up."""
 
 
-SKIPPING = ("glm-4-moe", "glm-4v-moe")
+SKIPPING = ("glm-4-moe", "glm-4v-moe", "hunyuan-3", "deepseek-3.2", "mimo-2")
 """Graphs whose layers that guess tokens ahead stay in the file (`TENSOR_SKIP`, src/models/glm4-moe.cpp); Qwen3.5's are loaded."""
 
 

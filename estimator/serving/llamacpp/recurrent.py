@@ -56,7 +56,7 @@ class Recurrent:
         rows = (self.each + size) * self.sequences
         made = build.op("gated_delta_net", (state.inner, rows), q, k, v, gate, build.view(beta, (1, heads, *tokens)), begun)
         seen = build.view(made, (size, heads, *tokens))
-        self._keep(build.view(made, (size, size, heads, self.sequences)), held)
+        self.keep(build.view(made, (size, size, heads, self.sequences)), held)
         normed = build.norm(seen, "ssm_norm", layer)
         normed = build.unlike("mul", normed, build.unlike("unary", build.view(z, (size, heads, *tokens))))
         out = build.product("ssm_out", layer, shape.hidden, build.view(normed, (state.inner, *tokens)))
@@ -67,12 +67,12 @@ class Recurrent:
         build, state = self.build, self.state
         heads, tokens = state.heads, (self.each, self.sequences)
         wide = (state.inner // heads, heads, *tokens)
-        begun, held = self._begun(state.convolved, layer)
+        begun, held = self.begun(state.convolved, layer)
         made = build.product("ssm_in", layer, state.inner + state.convolved + heads, x)
         made = build.view(made, (made.shape[0], *tokens))
         z = build.part(made, wide, build.tokens)
         mixed, steps = (build.part(made, (size, *tokens), build.tokens) for size in (state.convolved, heads))
-        out = self._convolved(self._joined(begun, held, mixed, state.convolved), layer)
+        out = self._convolved(self.joined(begun, held, mixed, state.convolved), layer)
         values = build.part(out, wide, build.tokens)
         b, c = (build.part(out, (state.size, state.groups, *tokens), build.tokens) for _ in range(2))
         steps = build.unlike("add", build.unlike("cont", steps), build.weight("ssm_dt.bias", layer))
@@ -87,10 +87,10 @@ class Recurrent:
         """Mamba's mixer."""
         build, state, hidden = self.build, self.state, self.build.shape.hidden
         inner, size, tokens = state.inner, state.size, (self.each, self.sequences)
-        begun, held = self._begun(inner, layer)
+        begun, held = self.begun(inner, layer)
         made = build.product("ssm_in", layer, 2 * inner, build.view(x, (hidden, *tokens)))
         mixed, z = (build.part(made, (inner, *tokens), build.tokens) for _ in range(2))
-        values = self._convolved(self._joined(begun, held, mixed, inner), layer)
+        values = self._convolved(self.joined(begun, held, mixed, inner), layer)
         read = build.product("ssm_x", layer, state.rank + 2 * size, values)
         steps = build.part(read, (state.rank, *tokens), build.tokens)
         b, c = (build.part(read, (size, 1, *tokens), build.tokens) for _ in range(2))
@@ -132,31 +132,33 @@ class Recurrent:
         graph.expand(Tensor("scale", (size,), [build.view(every, (size,))], root=held, nbytes=0))
         if rows is None:
             moved = graph.expand(build.op("get_rows", (size, self.sequences), every, self.numbers))
-            self._keep(build.view(moved, (size, 0)), held)
+            self.keep(build.view(moved, (size, 0)), held)
             return build.view(moved, (size, self.sequences))
         found = graph.expand(rows(every, self.own))
-        self._keep(build.op("get_rows", (size, 0), every, self.others), held)
+        self.keep(build.op("get_rows", (size, 0), every, self.others), held)
         return found
 
-    def _keep(self, x: Tensor, held: Tensor) -> None:
+    def keep(self, x: Tensor, held: Tensor) -> None:
+        """Copy new states over those that the batch began with."""
         target = self.build.view(held, x.shape)
         self.build.graph.expand(Tensor("cpy", x.shape, [x, target], root=held, nbytes=0))
 
-    def _begun(self, width: int, layer: int) -> tuple[Tensor, Tensor]:
+    def begun(self, width: int, layer: int) -> tuple[Tensor, Tensor]:
+        """The last tokens that a layer's convolution saw, and what holds them."""
         held, before = self.held(layer), self.state.kernel - 1
         return self.build.view(self.states(held, before * width), (before, width, self.sequences)), held
 
     def _behind(self, held: Tensor, x: Tensor, width: int) -> Tensor:
         before = self.state.kernel - 1
         begun = self.build.view(self.states(held, before * width), (before, width, self.sequences))
-        return self._joined(begun, held, x, width)
+        return self.joined(begun, held, x, width)
 
-    def _joined(self, begun: Tensor, held: Tensor, x: Tensor, width: int) -> Tensor:
+    def joined(self, begun: Tensor, held: Tensor, x: Tensor, width: int) -> Tensor:
         """Tokens behind those that the convolution saw before, the last of which it keeps."""
         build, before = self.build, self.state.kernel - 1
         turned = build.view(x, (self.each, width, self.sequences), dense=False)
         joined = build.op("concat", (before + self.each, width, self.sequences), begun, turned)
-        self._keep(build.part(joined, (before, width, self.sequences), width * self.sequences), held)
+        self.keep(build.part(joined, (before, width, self.sequences), width * self.sequences), held)
         return joined
 
     def _convolved(self, joined: Tensor, layer: int) -> Tensor:
@@ -173,5 +175,5 @@ class Recurrent:
             return build.op("ssm_scan", (inner * build.tokens + kept,), build.view(every, (1,)), x, steps, a, b, c, own)
 
         made = self.states(held, self.state.numbers, rows)
-        self._keep(build.view(made, (kept,)), held)
+        self.keep(build.view(made, (kept,)), held)
         return build.view(made, x.shape)

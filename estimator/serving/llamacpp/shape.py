@@ -32,6 +32,8 @@ class Batch:
     turned_values: int = 0
     unpacked_keys: bool = False
     unpacked_values: bool = False
+    index_bytes: int = 0
+    """Of a token's key in an indexer's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,17 @@ class Latent:
     rank: int
     plain: int
     rotary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """What picks the keys that a token attends to: how many (`picked`), by so many heads of a size. `layers`: which have one;
+    the others take what was picked before."""
+
+    heads: int
+    size: int
+    picked: int
+    layers: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,7 @@ class Sharing:
 
 ALIKE = 4
 """Layers that do the same after which a plan repeats itself."""
-Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
+Mixer = Literal["attention", "delta net", "kimi delta", "mamba-1", "mamba-2", "convolution", "both", "none"]
 """What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
 
 
@@ -141,7 +154,8 @@ class Shape:
     """What a graph asks of a model: sizes in numbers of one token, and what is special in its layers.
 
     Attributes:
-        values: numbers of a token's values in the cache; `values_wide`: of a head's, after attention.
+        values: numbers of a token's values in the cache, of the layer with most; `values_wide`: of a head's, after attention.
+        whole_keys: heads of keys in layers that see everything, where others have more; 0 where they have as many.
         biased, output_bias, feed_bias: whether queries, keys and values have biases, attention's output, the feed-forward layer.
         normed: whether queries and keys are normalised, by heads or as a whole.
         joined, joined_feed: whether one matrix makes queries, keys and values, and one the feed-forward layer's gate and input.
@@ -155,6 +169,8 @@ class Shape:
         norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
         scaled_embedding: whether embeddings are multiplied by a number, or by one of each token (images are not multiplied).
         learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
+        scaled_output: whether hidden states are multiplied by a number before that.
+        unfolded: a latent of which keys and values are made before they are cached.
         residual_first: whether the residual stands first in the layer's last sum, or in both.
         cut: from where on the graph has the chosen tokens only.
         capped_scores, after_logits: operations on attention's scores, where flash attention does not have them, and on logits.
@@ -171,6 +187,8 @@ class Shape:
             before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
         sharing: what layers that see everything have of their own.
+        thinned: of each layer whether it attends, and the width of its feed-forward layer, 0 without one; empty where all do.
+        streams: of hidden states, of which each layer sees one (Gemma 3n). `bypass`: width of what is beside its attention.
         encodes: whether tokens see each other in both directions, and nothing is cached. `typed`: whether a type of tokens is
             added to embeddings. `first_unnormed`: whether the first layer has no norm before it.
     """
@@ -185,6 +203,7 @@ class Shape:
     vocabulary: int
     layers: int
     rotary: tuple[bool, ...]
+    whole_keys: int = 0
     biased: bool = False
     output_bias: bool = False
     feed_bias: bool = False
@@ -201,6 +220,7 @@ class Shape:
     normed_embedding: bool = False
     learned_positions: bool = False
     logits_bias: bool = False
+    scaled_output: bool = False
     normed_late: bool = False
     pre_norms: bool = True
     post_norms: bool = False
@@ -221,6 +241,8 @@ class Shape:
     deepstack: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    unfolded: Latent | None = None
+    indexer: Indexer | None = None
     mixers: tuple[Mixer, ...] = ()
     state: State | None = None
     alone: bool = False
@@ -229,6 +251,9 @@ class Shape:
     gate_beside: bool = False
     post_norm_first: bool = False
     sharing: Sharing | None = None
+    thinned: tuple[tuple[bool, int], ...] = ()
+    streams: int = 1
+    bypass: int = 0
     encodes: bool = False
     typed: bool = False
     first_unnormed: bool = False
@@ -238,7 +263,7 @@ class Shape:
         first = self.layers - 1
         while first > self.deepstack and self._kind(first - 1) == self._kind(self.layers - 1):
             first -= 1
-        if self.sharing or self.layers - first <= ALIKE:
+        if self.sharing or self.indexer or self.thinned or self.layers - first <= ALIKE:
             return self
         kept = first + ALIKE
         experts = self.experts and replace(self.experts, sparse=self.experts.sparse[:kept])

@@ -15,7 +15,18 @@ from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
-from estimator.serving.engine import BETWEEN_NODES, DERIVED, WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
+from estimator.serving.engine import (
+    BETWEEN_NODES,
+    DERIVED,
+    WHOLE,
+    Default,
+    Engine,
+    Logged,
+    compute_type,
+    stored,
+    texts_at_once,
+    torch_advice,
+)
 from estimator.serving.layout import Lately, Passing, laid_out
 from estimator.serving.tensors import check_output_groups, held
 from estimator.serving.vllm import settings
@@ -49,8 +60,6 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise NotModelled(f"models that hear are modelled as vLLM {newest} runs them", "serving.engine_version")
     check_runner(asked, spec, place)
     check_stages(spec, place)
-    if asked.weights == "fp32":
-        raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
@@ -140,6 +149,7 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
             *stored(asked),
             f"vLLM {asked.engine_version}'s pooling runner, in passes of {asked.max_num_batched_tokens} tokens and "
             f"{asked.max_num_seqs} texts; the body without an output layer, to which a reranker adds a small one",
+            f"time: a pass over {texts_at_once(asked)} text(s) of {asked.context} tokens",
         ]
     return [
         *stored(asked),
@@ -199,6 +209,11 @@ VLLM = Engine(
             "kv_cache",
             lambda job, spec, card: "fp8" if compresses(spec.cache_layers) else None,
             "vLLM's own of compressed keys",
+        ),
+        Default(
+            "kv_cache",
+            lambda job, spec, card: "fp32" if job.serving.weights == "fp32" else None,
+            "what the model computes in",
         ),
         Default(
             "runner",
