@@ -56,16 +56,23 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
     return _finished(found, model, around)
 
 
-def read_file(path: str | Path, on: str | Hardware | None = None, model: str | None = None, given: str | None = None) -> Found:
-    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
+def read_file(
+    path: str | Path,
+    on: str | Hardware | None = None,
+    model: str | None = None,
+    given: str | None = None,
+    release: str | None = None,
+) -> Found:
+    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own;
+    `release`: the framework's, such as 0.9.1 or 2024-11, in place of the newest that is known."""
     where = Path(path)
-    return read(read_text(where), given, model=model, around=surroundings(where, on))
+    return read(read_text(where), given, model=model, around=surroundings(where, on, release))
 
 
-def surroundings(path: Path, on: str | Hardware | None) -> Surroundings:
-    """What is known beside a file on disk: the hardware that was asked about, and the files that lie beside it."""
+def surroundings(path: Path, on: str | Hardware | None, release: str | None = None) -> Surroundings:
+    """What is known beside a file on disk: the hardware and the release that were asked about, and files in its folder."""
     hardware = hardware_of(on) if on else None
-    return Surroundings(str(path), hardware, lambda name: _beside(path.parent, name), True)
+    return Surroundings(str(path), hardware, lambda name: _beside(path.parent, name), True, release)
 
 
 def job_of(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None = None) -> Job:
