@@ -17,19 +17,22 @@ from estimator.families.other import OtherSpec
 from estimator.specs.resolve import resolve
 
 
-def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ranks: int) -> None:
-    """Count what another model keeps on each GPU: `bytes_each` for each of its parameters, divided by `ranks`."""
+def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ranks: int, experts: int | None = None) -> None:
+    """Count what another model keeps on each GPU: `bytes_each` for each of its parameters, divided by `ranks`, its experts' by
+    `experts` where that is another number."""
     name = str(model or conf.get("model") or "")
     parameters = parameters_of(name, conf.around.allow_files)
     if parameters is None:
         conf.leave(role, f"how many parameters {name[:60]!r} has is not known: what it keeps on each GPU is not in the answer")
         return
-    found = -(-parameters * bytes_each // max(1, ranks))
+    of_experts = experts_of(name, conf.around.allow_files) if experts is not None else 0
+    found = -(-(parameters - of_experts) * bytes_each // max(1, ranks)) - (-of_experts * bytes_each // max(1, experts or 1))
     conf.put("hardware.in_use", (conf.get("hardware.in_use") or 0) + found)
+    over = f"over {ranks} GPUs" + (f", experts over {experts}" if of_experts else "")
     conf.assume(
         role,
         gib(found),
-        f"what it keeps on each GPU ({bytes_each} bytes a parameter, over {ranks} GPUs), counted as memory that others hold",
+        f"what it keeps on each GPU ({bytes_each} bytes a parameter, {over}), counted as memory that others hold",
     )
 
 
@@ -69,6 +72,14 @@ def parameters_of(model: Any, allow_files: bool) -> int | None:
     except WillItFitError:
         return None
     return found.parameters if isinstance(found.spec, OtherSpec) else count(found.spec)
+
+
+def experts_of(model: Any, allow_files: bool) -> int:
+    """The parameters of a model's experts, of which a token uses some; 0 of one that has none, or that nothing here knows."""
+    try:
+        return sum(one.count * one.times for one in parameters(resolve(model, allow_files).spec) if one.active != one.count)
+    except WillItFitError:
+        return 0
 
 
 class Kind(NamedTuple):
