@@ -32,7 +32,7 @@ from estimator.exchange.platforms import Inside
 from estimator.exchange.python.source import Source, source
 from estimator.exchange.readers import FILES, FRAMEWORKS, LATER, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
-from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
+from estimator.exchange.spread import FEWEST, SHARDED, UNSAID, accelerate_named
 from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import estimate
 from estimator.pipeline.notes.gathered import of_kind, texts
@@ -263,8 +263,13 @@ def _beside_accelerate(conf: Configuration) -> None:
         return
     text = conf.around.beside(str(path))
     if text is None:
-        conf.leave("accelerate --config_file", f"{path}: is not beside this file; the options alone are taken")
-        conf.launch.accelerate = given or None
+        processes = given.get("num_processes") or conf.gpus
+        told = accelerate_named(str(path), int(processes) if str(processes).isdigit() else 1)
+        kind = told.get("distributed_type", "")
+        named = {"": "the options alone are taken", "MULTI_GPU": "its name tells nothing, and DDP is taken"}
+        said = named.get(kind, f"read as {kind}, by its name")
+        conf.leave("accelerate --config_file", f"{path}: is not beside this file; {said}")
+        conf.launch.accelerate = {**told, **given} or None
         return
     content = parse_yaml(text, str(path))
     if not isinstance(content, Mapping):

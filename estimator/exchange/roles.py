@@ -6,14 +6,20 @@ What they take while it is their turn (a generation, a pass that only scores) is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.exchange.configuration import Configuration
+from estimator.exchange.found import with_field
 from estimator.families import count, parameters
 from estimator.families.other import OtherSpec
+from estimator.hardware.capacity import capacity
 from estimator.specs.resolve import resolve
 
 
@@ -34,6 +40,21 @@ def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ran
         gib(found),
         f"what it keeps on each GPU ({bytes_each} bytes a parameter, {over}), counted as memory that others hold",
     )
+
+
+def engine_held(job: Mapping[str, Any], share: float) -> tuple[dict[str, Any], str]:
+    """The job with what vLLM keeps of each of its GPUs while it is awake, and the sentence that says so."""
+    said = f"vLLM beside it holds {share:.0%} of each GPU while the model is trained"
+    hardware = dict(job.get("hardware") or {})
+    try:
+        memory = capacity(Hardware.model_validate({**hardware, "in_use": None})).memory_bytes
+    except (ValidationError, WillItFitError):
+        memory = None
+    if memory is None:
+        return dict(job), f"{said}, which is not in the answer, since no GPU is named"
+    held = int(memory * share)
+    found = with_field(job, "hardware.in_use", (hardware.get("in_use") or 0) + held)
+    return found, f"{said}: {gib(held)}, counted as memory that others hold (hardware.in_use)"
 
 
 def on_parameters(conf: Configuration, key: str = "lora_target_parameters") -> None:

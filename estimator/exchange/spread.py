@@ -72,6 +72,24 @@ def of_accelerate(conf: Configuration, given: Mapping[str, Any]) -> str | None:
     return said if said in ("bf16", "fp16", "no") else None
 
 
+def accelerate_named(path: str, processes: int) -> dict[str, Any]:
+    """What the name of a file of Accelerate's tells, where the file is not here: ZeRO's stage, FSDP and its version, else DDP of
+    several processes; nothing of one."""
+    name = path.rpartition("/")[2].lower()
+    stage = _STAGE.search(name)
+    away = "cpu" if _OFFLOADED.search(name) else "none"
+    if stage is not None and int(stage[1]):
+        zero = {"zero_stage": int(stage[1]), "offload_optimizer_device": away}
+        return {
+            "distributed_type": "DEEPSPEED",
+            "deepspeed_config": {**zero, "offload_param_device": away if int(stage[1]) == 3 else "none"},
+        }
+    if "fsdp" in name:
+        settings = {"fsdp_version": 2 if re.search(r"fsdp_?v?2", name) else 1, "fsdp_offload_params": away == "cpu"}
+        return {"distributed_type": "FSDP", "fsdp_config": settings}
+    return {"distributed_type": "MULTI_GPU"} if processes > 1 else {}
+
+
 def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
     """DeepSpeed's settings: a mapping, a file beside this one, or a name that tells the stage."""
     if isinstance(given, Mapping):

@@ -166,7 +166,5 @@ def _beside(conf: Configuration, stage: int) -> None:
             f"{share}: the engines give their share back while the actor learns; ask of them as of a server",
         )
     else:
-        conf.leave(
-            "vllm.gpu_memory_utilization",
-            f"{share}: without vllm.enable_sleep the engines hold that share of each GPU all along, which is not in the answer",
-        )
+        conf.job, why = roles.engine_held(conf.job, share or 0.0)
+        conf.leave("vllm.gpu_memory_utilization", f"{share}: without vllm.enable_sleep {why}")
