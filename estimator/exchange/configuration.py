@@ -97,6 +97,8 @@ class Launch:
     """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF); None where the environment does not say."""
     mxfp8: bool = False
     """Whether vLLM multiplies experts in MXFP4 by numbers in MXFP8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment that a command is given."""
     card: str = ""
     """The GPU that a batch script's header asks for, as it is written there."""
 

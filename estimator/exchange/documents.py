@@ -105,7 +105,8 @@ def _refuse_model(text: str) -> None:
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
     """What `estimate` says of the job that was found, and what the file leaves open. Raises as `estimate`."""
     if not found.job.get("model"):
-        raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
+        untold = next((f" ({one.why})" for one in found.left_out if one.key == megatron_job.UNREAD_MODEL), "")
+        raise InvalidValue(f"a file of {found.framework} names no model{untold}: say which with --model", "model")
     said = estimate(found.job, allow_files=allow_files, today=today)
     notes = [*_notes(found), *said.notes]
     return said.model_copy(update={"notes": notes, **texts(notes)})
@@ -293,6 +294,7 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
             if whose is not None:
                 one.launch.expandable = expandable(command.environment)
                 one.launch.mxfp8 = in_mxfp8(command.environment)
+                one.launch.variables = command.environment
                 found.append((whose, one))
     if not found and refused is not None:
         raise refused
@@ -377,6 +379,8 @@ def _of_program(whose: str, program: Program, launch: Launch, around: Surroundin
     options, lines, words = arguments(program.arguments, SHORT.get(whose))
     settings = {}
     path = options.pop("config", None)
+    if isinstance(path, list) and path:  # with settings of their own after it: `tune run … --config FILE batch_size=2`
+        path, words = str(path[0]), [*map(str, path[1:]), *words]
     if whose in FILES and path is None:
         path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)
     if isinstance(path, str):
