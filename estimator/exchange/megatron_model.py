@@ -196,7 +196,7 @@ def _vocabulary(given: dict[str, str], left: list[tuple[str, str]], allow_files:
             return _untold()
     if not kind and "--merge-file" in given:  # a vocabulary with its merges is a GPT-2 tokenizer's
         kind = "GPT2BPETokenizer"
-        left.append(("--tokenizer-type", f"is not there, and merges are: GPT-2's own {TOKENIZERS[kind]:,} rows of the vocabulary"))
+        left.append(("--tokenizer-type", f"is not there, and merges are: GPT-2's own vocabulary of {TOKENIZERS[kind]:,}"))
     return TOKENIZERS.get(kind) or _untold()
 
 
