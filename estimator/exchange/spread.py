@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from estimator.contract.errors import InvalidValue, Unreadable
+from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
 from estimator.contract.reading import parse_json, parse_yaml
 from estimator.exchange import accelerate, deepspeed
 from estimator.exchange.configuration import Configuration
 from estimator.exchange.found import Found
+from estimator.specs.resolve import resolve
 
 _STAGE = re.compile(r"(?:zero|stage|z)[_-]?([0-3])(?!\d)", re.IGNORECASE)
 _OFFLOADED = re.compile(r"(?<!no)(?<!no[_-])offload", re.IGNORECASE)
@@ -92,19 +93,22 @@ def accelerate_named(path: str, processes: int) -> dict[str, Any]:
 
 def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
     """DeepSpeed's settings: a mapping, a file beside this one, or a name that tells the stage."""
+    hidden = hidden_size(conf.get("model"), conf.around.allow_files)
     if isinstance(given, Mapping):
-        _merge(conf, deepspeed.found(given, trained=True))
+        _merge(conf, deepspeed.found(given, trained=True, hidden=hidden))
         return
     name = str(given)
     known = conf.facts.tables.get("deepspeed", {}).get(name)
     stage = _STAGE.search(name.rpartition("/")[2])
     here = name.lstrip().startswith("{") or conf.around.beside(name) is not None
-    if known is None and (here or stage is None):
-        _merge(conf, deepspeed.found(_written(conf, key, name), trained=True))
+    if here or (known is None and stage is None):
+        _merge(conf, deepspeed.found(_written(conf, key, name), trained=True, hidden=hidden))
         return
     offloaded = _OFFLOADED.search(name) is not None
     zero: dict[str, Any] = known or {"stage": int(stage[1]) if stage else 0}
-    if known is None:
+    if known is not None and "/" in name:
+        conf.assume(key, name, f"the file is not here: {conf.facts.framework}'s own by that name, of {conf.facts.release}")
+    elif known is None:
         conf.assume(
             key, name, f"the file is not here: ZeRO-{zero['stage']}{' with offloading' if offloaded else ''}, by its name"
         )
@@ -112,7 +116,17 @@ def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
             zero["offload_optimizer"] = {"device": "cpu"}
             if zero["stage"] == 3:
                 zero["offload_param"] = {"device": "cpu"}
-    _merge(conf, deepspeed.found({"zero_optimization": zero}, trained=True))
+    _merge(conf, deepspeed.found({"zero_optimization": zero}, trained=True, hidden=hidden))
+
+
+def hidden_size(model: Any, allow_files: bool) -> int | None:
+    """The width of the model that a file names, of one that sees that of its language model; None where nothing here knows it."""
+    try:
+        spec = resolve(model, allow_files).spec if model else None
+    except WillItFitError:
+        return None
+    width = getattr(getattr(spec, "language_model", spec), "hidden_size", None)
+    return width if isinstance(width, int) else None
 
 
 def _written(conf: Configuration, key: str, name: str) -> Any:

@@ -56,7 +56,7 @@ def release(row: dict[str, Any], whose: str | None) -> str | None:
     day = next((day for day, rows in known()["days"].items() if row["id"] in rows), None)
     said = day or str(row.get("version") or "")
     dated = re.fullmatch(r"\d{4}(-\d\d){1,2}", said) is not None
-    numbered = whose is not None and framework(whose).releases and re.fullmatch(r"[\d.]+(dev\d+)?", said)
+    numbered = whose is not None and framework(whose).releases and re.fullmatch(r"\d+(\.\d+)+(\.?dev\d+)?", said)
     return said if dated or numbered else None
 
 

@@ -40,6 +40,7 @@ def at(job: dict[str, Any], path: str) -> Any:
 
 def put(case: dict[str, Any], folder: Path) -> Path:
     for name, text in case.get("beside", {}).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "given"
     path.write_text(case["text"], encoding="utf-8")
