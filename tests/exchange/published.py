@@ -53,7 +53,7 @@ def text(row: dict[str, Any]) -> tuple[str, str | None]:
 
 def release(row: dict[str, Any], whose: str | None) -> str | None:
     """The release that a row was measured with: the day of its figure where that is known, else what number or day it says."""
-    day = next((day for day, rows in known()["days"].items() if row["id"] in rows), None)
+    day = next((one["day"] for one in known()["days"] if row["id"] in one["rows"]), None)
     said = day or str(row.get("version") or "")
     dated = re.fullmatch(r"\d{4}(-\d\d){1,2}", said) is not None
     numbered = whose is not None and framework(whose).releases and re.fullmatch(r"\d+(\.\d+)+(\.?dev\d+)?", said)
