@@ -105,11 +105,16 @@ def _refuse_model(text: str) -> None:
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
     """What `estimate` says of the job that was found, and what the file leaves open. Raises as `estimate`."""
     if not found.job.get("model"):
-        untold = next((f" ({one.why})" for one in found.left_out if one.key == megatron_job.UNREAD_MODEL), "")
-        raise InvalidValue(f"a file of {found.framework} names no model{untold}: say which with --model", "model")
+        raise unnamed(found)
     said = estimate(found.job, allow_files=allow_files, today=today)
     notes = [*_notes(found), *said.notes]
     return said.model_copy(update={"notes": notes, **texts(notes)})
+
+
+def unnamed(found: Found) -> InvalidValue:
+    """The error of a file that names no model, with why its sizes describe none, where it has some."""
+    untold = next((f" ({one.why})" for one in found.left_out if one.key == megatron_job.UNREAD_MODEL), "")
+    return InvalidValue(f"a file of {found.framework} names no model{untold}: say which with --model", "model")
 
 
 def _notes(found: Found) -> Iterator[Note]:
