@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Answer, Note
-from estimator.contract.errors import InvalidJob, InvalidValue, NoJob, NotModelled, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidJob, InvalidValue, NoJob, Unreadable, WillItFitError
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
-from estimator.contract.reading import parse_yaml, read_text
+from estimator.contract.reading import read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import megatron_job, recognise, scripts, torchtitan_job
 from estimator.exchange.cards import meant, unclear
@@ -32,7 +32,7 @@ from estimator.exchange.platforms import Inside
 from estimator.exchange.python.source import Source, source
 from estimator.exchange.readers import FILES, FRAMEWORKS, LATER, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
-from estimator.exchange.spread import FEWEST, SHARDED, UNSAID, accelerate_named
+from estimator.exchange.spread import FEWEST, SHARDED, UNSAID, beside_accelerate
 from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import estimate
 from estimator.pipeline.notes.gathered import of_kind, texts
@@ -182,7 +182,7 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
         if whose in PLATFORMS:
             return _within(whose, PLATFORMS[whose](settings), around)
         return _configured(whose, settings, Lines.of(text).found, Launch(), around)
-    if (several := _of_documents(text)) is not None:
+    if (several := recognise.of_documents(text)) is not None:
         return _read(several, given, around)
     if given is None and len(text) <= MOST_SCRIPT and (inside := dockerfile(text)) is not None:
         return _within("docker", inside, around)
@@ -207,21 +207,6 @@ def _of_python(python: Source, launch: Launch, around: Surroundings, options: Ma
     return found.model_copy(update={"left_out": [*left, *found.left_out], "assumed": [*said.assumed, *found.assumed]})
 
 
-def _of_documents(text: str) -> str | None:
-    """The first of a cluster's several documents that is known; None where text is not such."""
-    if not _DOCUMENT.search(text):
-        return None
-    parts = [part for part in _BETWEEN.split(text) if part.strip()]
-    for part in parts if len(parts) > 1 else ():
-        with suppress(NotModelled):
-            if (settings := recognise.settings(part, "file")) is not None and recognise.file(settings) is not None:
-                return part
-    return None
-
-
-_DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)
-
-
 def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
     """The job of the command that a platform's file starts, on the GPUs that it asks for."""
     around = replace(around, hardware=around.hardware or inside.hardware)
@@ -236,7 +221,7 @@ def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
 
 def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings) -> Found:
     conf = Configuration(whose, settings, lines, launch, around)
-    _beside_accelerate(conf)
+    beside_accelerate(conf)
     FRAMEWORKS[whose](conf)
     if launch.expandable and isinstance(conf.get("training"), dict):
         conf.put("training.expandable_segments", True)
@@ -259,28 +244,6 @@ def _said_by(conf: Configuration, field: str) -> str:
 
 
 _FIELD = re.compile(r"^[a-z_.]+(?=: )", re.MULTILINE)
-
-
-def _beside_accelerate(conf: Configuration) -> None:
-    """Put the file of `accelerate launch --config_file` in its place."""
-    given = dict(conf.launch.accelerate or {})
-    path = given.pop("config_file", None)
-    if path is None:
-        return
-    text = conf.around.beside(str(path))
-    if text is None:
-        processes = given.get("num_processes") or conf.gpus
-        told = accelerate_named(str(path), int(processes) if str(processes).isdigit() else 1)
-        kind = told.get("distributed_type", "")
-        named = {"": "the options alone are taken", "MULTI_GPU": "its name tells nothing, and DDP is taken"}
-        said = named.get(kind, f"read as {kind}, by its name")
-        conf.leave("accelerate --config_file", f"{path}: is not beside this file; {said}")
-        conf.launch.accelerate = {**told, **given} or None
-        return
-    content = parse_yaml(text, str(path))
-    if not isinstance(content, Mapping):
-        raise Unreadable("holds no mapping of settings", str(path))
-    conf.launch.accelerate = {**content, **given}
 
 
 def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:

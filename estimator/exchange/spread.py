@@ -73,6 +73,28 @@ def of_accelerate(conf: Configuration, given: Mapping[str, Any]) -> str | None:
     return said if said in ("bf16", "fp16", "no") else None
 
 
+def beside_accelerate(conf: Configuration) -> None:
+    """Put the file of `accelerate launch --config_file` in its place."""
+    given = dict(conf.launch.accelerate or {})
+    path = given.pop("config_file", None)
+    if path is None:
+        return
+    text = conf.around.beside(str(path))
+    if text is None:
+        processes = given.get("num_processes") or conf.gpus
+        told = accelerate_named(str(path), int(processes) if str(processes).isdigit() else 1)
+        kind = told.get("distributed_type", "")
+        named = {"": "the options alone are taken", "MULTI_GPU": "its name tells nothing, and DDP is taken"}
+        said = named.get(kind, f"read as {kind}, by its name")
+        conf.leave("accelerate --config_file", f"{path}: is not beside this file; {said}")
+        conf.launch.accelerate = {**told, **given} or None
+        return
+    content = parse_yaml(text, str(path))
+    if not isinstance(content, Mapping):
+        raise Unreadable("holds no mapping of settings", str(path))
+    conf.launch.accelerate = {**content, **given}
+
+
 def accelerate_named(path: str, processes: int) -> dict[str, Any]:
     """What the name of a file of Accelerate's tells, where the file is not here: ZeRO's stage, FSDP and its version, else DDP of
     several processes; nothing of one."""
