@@ -160,7 +160,9 @@ def _configuration(options: argparse.Namespace) -> int | None:
         return None
     if options.task is not None:
         raise inputs.says_its_task(options.model)
-    found = answer(inputs.with_data(read_file(path, options.on, options.of), options), today=inputs.today())
+    found = answer(
+        inputs.with_data(read_file(path, options.on, options.of, release=options.release), options), today=inputs.today()
+    )
     if options.json:
         sys.stdout.write(found.to_json())
     else:

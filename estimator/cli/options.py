@@ -112,6 +112,14 @@ def takes_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
+def takes_release(parser: argparse._ActionsContainer) -> None:
+    """The release of a file's framework."""
+    text = (
+        "the framework's release whose defaults are taken, by its number or a day: 0.9.1, 2024-11 (the newest that is known here)"
+    )
+    parser.add_argument("--release", metavar="RELEASE", help=text)
+
+
 def takes_data(parser: argparse._ActionsContainer) -> None:
     """A local file of the samples that a job trains on."""
     text = "JSON or Parquet on this machine: the samples that a file trains on, for the longest batch and the lengths of all"

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 
 from estimator.cli.commands import COMMANDS
-from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, RUN_HELP, SPECS_HELP, TASKS, takes_data, takes_lengths
+from estimator.cli.options import (
+    HARDWARE_HELP,
+    MODEL_HELP,
+    RUN_HELP,
+    SPECS_HELP,
+    TASKS,
+    takes_data,
+    takes_lengths,
+    takes_release,
+)
 from estimator.contract.version import SOFTWARE_VERSION
 
 DESCRIPTION = """\
@@ -53,6 +62,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
     parser.add_argument("--model", dest="of", metavar="NAME", help="the model, where a configuration names none")
+    takes_release(parser)
     parser.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     parser.add_argument("--version", action="version", version=f"willitfit {SOFTWARE_VERSION}")
     return parser

@@ -18,7 +18,7 @@ from estimator.contract.reading import load_yaml
 from estimator.contract.units import gib
 from estimator.contract.validation import validated
 from estimator.exchange.found import Found, LeftOut, field_of, with_field
-from estimator.exchange.roles import has_experts, parameters_of
+from estimator.exchange.roles import engine_held, has_experts, parameters_of
 from estimator.exchange.spread import SHARDED
 from estimator.exchange.trainer import OF_LANGUAGE, anywhere
 from estimator.families import count
@@ -28,6 +28,7 @@ from estimator.specs.resolve import resolve
 
 FILE = Path(__file__).with_name("concessions.yaml")
 SPREAD, EXPERTS, TARGETS = "parallelism.strategy", "training.quantized_experts", "training.adapter.targets"
+GENERATION = "training.objective.generation"
 MOST = 12
 """Concessions in one job."""
 
@@ -82,7 +83,10 @@ def accepted(found: Found, allow_files: bool) -> Found:
             if one is None:
                 break
             left.append(LeftOut(key=next(iter(one.given)), why=one.why))
-            job = _given_way(job, one, allow_files)
+            before, job = job, _given_way(job, one, allow_files)
+            if (share := _awake(before)) and not _awake(job):
+                job, why = engine_held(job, share)
+                left.append(LeftOut(key=GENERATION, why=why))
         except WillItFitError:
             break
         else:
@@ -131,6 +135,12 @@ def _given_way(job: dict[str, Any], one: Concession, allow_files: bool) -> dict[
         held = (hardware.get("in_use") or 0) - (-parameters * one.second // ranks)
         job = with_field(job, "hardware.in_use", held)
     return job
+
+
+def _awake(job: dict[str, Any]) -> float:
+    """The share of a GPU that the engine which writes answers holds while the model is trained; 0 where it sleeps, or is none."""
+    asked = field_of(job, GENERATION) or {}
+    return 0.0 if asked.get("engine") != "vllm" or asked.get("sleep") else float(asked.get("gpu_memory_utilization") or 0)
 
 
 def _ranks(job: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from estimator.contract.job import Hardware
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.exchange.found import NO_FIELD, Assumed, Found, LeftOut, field_of, with_field
+from estimator.exchange.releases import Default, Earlier, day_of, earlier
 
 FOLDER = Path(__file__).parent / "frameworks"
 _SHELL = re.compile(r"\$[\w({]|^\$")
@@ -29,15 +31,9 @@ LONGEST_NAME = 1000
 """Characters of a dotted name that is kept: thousands of long ones within each other would be thousands of times as much."""
 MOST_SETTINGS = 2000
 """Settings of a file, each of which is compared with what is known."""
+INHERITED = "transformers' own"
+"""Why a default is what it is where a framework takes it over from transformers."""
 YES, NO = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
-
-
-class Default(BaseModel):
-    """What a framework does where a file says nothing. `why` is what it means for memory; without it, nobody needs to be told."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    value: Any
-    why: str = ""
 
 
 class Framework(BaseModel):
@@ -49,6 +45,10 @@ class Framework(BaseModel):
     source: str
     as_of: str
     defaults: dict[str, Default] = {}
+    releases: dict[str, date] = {}
+    """The days of releases, by their numbers."""
+    earlier: list[Earlier] = []
+    """Defaults that were others once. Those of `shared` hold for whatever a framework takes over from transformers."""
     aliases: dict[str, str] = {}
     """Older names of keys."""
     left: dict[str, str] = {}
@@ -97,6 +97,8 @@ class Launch:
     """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF); None where the environment does not say."""
     mxfp8: bool = False
     """Whether vLLM multiplies experts in MXFP4 by numbers in MXFP8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment that a command is given."""
     card: str = ""
     """The GPU that a batch script's header asks for, as it is written there."""
 
@@ -110,6 +112,8 @@ class Surroundings:
     beside: Callable[[str], str | None] = lambda path: None
     """The text of a file that a file points to; None where such files are not read, or it is not there."""
     allow_files: bool = False
+    release: str | None = None
+    """The framework's release whose defaults are taken, by its number or its day; None: today's."""
 
 
 class Configuration:
@@ -128,6 +132,9 @@ class Configuration:
         self.job: dict[str, Any] = {}
         self.left_out: list[LeftOut] = []
         self.assumed: list[Assumed] = []
+        self.day = day_of(around.release, name, self.facts.releases) if around.release is not None else None
+        if self.day is not None:
+            self.assume("release", around.release, f"defaults of {self.day}, where they are known to have been others")
 
     def has(self, key: str) -> bool:
         """Whether the file says something of a key."""
@@ -138,12 +145,20 @@ class Configuration:
         self.read.add(key)
         if self.has(key):
             return self.given[key]
-        default = self.facts.defaults.get(key)
+        default = self.default(key)
         if default is None:
             return None
         if default.why:
             self.assume(key, default.value, default.why)
         return default.value
+
+    def default(self, key: str) -> Default | None:
+        """What the framework does where the file says nothing of a key, in the release that was asked about."""
+        today = self.facts.defaults.get(key)
+        found = earlier(self.facts.earlier, key, self.day)
+        if found is None and today is not None and today.why == INHERITED:
+            found = earlier(framework("shared").earlier, key, self.day)
+        return found or today
 
     def yes(self, key: str) -> bool:
         """A setting that is on or off, in whatever words."""
@@ -268,7 +283,7 @@ class Configuration:
                 self._unknown(key, value)
         return Found(
             framework=self.facts.framework,
-            version=self.facts.release,
+            version=self.around.release or self.facts.release,
             job=self.job,
             left_out=self.left_out,
             assumed=self.assumed,

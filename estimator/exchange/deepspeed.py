@@ -61,6 +61,10 @@ def settings(job: Job) -> dict[str, Any]:
     if job.offload.parameters != "none":
         zero["offload_param"] = {"device": job.offload.parameters, "pin_memory": True}
     zero |= without({name: getattr(job.parallelism, name) for name in FIELDS}, FIELDS)
+    if job.parallelism.zero_reduce_bucket_size is not None:
+        zero["reduce_bucket_size"] = job.parallelism.zero_reduce_bucket_size
+    if job.parallelism.zero_overlap_comm:
+        zero["overlap_comm"] = True
     half = PRECISIONS.get(training.precision)
     return {
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
@@ -79,10 +83,11 @@ def read(text: str) -> Found:
 AUTO = "auto: what the Trainer's own arguments say, which are not in this file"
 
 
-def found(given: Any, trained: bool = False) -> Found:
+def found(given: Any, trained: bool = False, hidden: int | None = None) -> Found:
     """What DeepSpeed's configuration, given as a mapping, says of a job.
 
     `trained`: the arguments of a Trainer are read with it, which say what is `auto`. Without them `auto` is left out, by name.
+    `hidden`: the width of its model, whose square is the bucket where that is `auto` (transformers, integrations/deepspeed.py).
     """
     left = [] if trained else [LeftOut(key=f"deepspeed.{key}", why=AUTO) for key in _autos(given)]
     all_of = Settings(given, "deepspeed")
@@ -103,6 +108,8 @@ def found(given: Any, trained: bool = False) -> Found:
         training["gradient_clipping"] = True
     places = {name: zero.part(f"offload_{short}").take("device", "none") for name, short in PLACES.items()}
     parallelism: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp"}
+    if stage:
+        parallelism |= _buckets(zero, stage, hidden if trained else None)
     if stage == 3:  # the others have no use for them
         parallelism |= _plus_plus(zero)
     left += [
@@ -128,6 +135,26 @@ READ = "documentation of 2026-11-22"
 OTHERWISE = "the model of ZeRO takes another value for granted"
 BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch_size", "gradient_accumulation_steps": "gradient_accumulation_steps"}
 PLACES = {"optimizer": "optimizer", "parameters": "param"}
+
+
+def _buckets(zero: Settings, stage: int, hidden: int | None) -> dict[str, Any]:
+    """The bucket of gradients, and whether there are two."""
+    said: dict[str, Any] = {}
+    given = zero.given.get("reduce_bucket_size")
+    size = (
+        hidden * hidden
+        if given == "auto" and hidden
+        else 0
+        if given in (None, "auto")
+        else int(zero.amount("reduce_bucket_size"))
+    )
+    if size > 0 and size != USUAL["reduce_bucket_size"]:
+        said["zero_reduce_bucket_size"] = size
+    if size > 0:
+        zero.given.pop("reduce_bucket_size", None)
+    if stage < 3 and zero.given.get("overlap_comm") not in (None, "auto"):
+        said |= {"zero_overlap_comm": True} if zero.yes("overlap_comm") else {}
+    return said
 
 
 def _plus_plus(zero: Settings) -> dict[str, Any]:

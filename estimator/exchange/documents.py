@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Answer, Note
-from estimator.contract.errors import InvalidJob, InvalidValue, NoJob, NotModelled, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidJob, InvalidValue, NoJob, Unreadable, WillItFitError
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
-from estimator.contract.reading import parse_yaml, read_text
+from estimator.contract.reading import read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import megatron_job, recognise, scripts, torchtitan_job
 from estimator.exchange.cards import meant, unclear
@@ -32,7 +32,7 @@ from estimator.exchange.platforms import Inside
 from estimator.exchange.python.source import Source, source
 from estimator.exchange.readers import FILES, FRAMEWORKS, LATER, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
-from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
+from estimator.exchange.spread import FEWEST, SHARDED, UNSAID, beside_accelerate
 from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import estimate
 from estimator.pipeline.notes.gathered import of_kind, texts
@@ -56,16 +56,23 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
     return _finished(found, model, around)
 
 
-def read_file(path: str | Path, on: str | Hardware | None = None, model: str | None = None, given: str | None = None) -> Found:
-    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
+def read_file(
+    path: str | Path,
+    on: str | Hardware | None = None,
+    model: str | None = None,
+    given: str | None = None,
+    release: str | None = None,
+) -> Found:
+    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own;
+    `release`: the framework's, such as 0.9.1 or 2024-11, in place of the newest that is known."""
     where = Path(path)
-    return read(read_text(where), given, model=model, around=surroundings(where, on))
+    return read(read_text(where), given, model=model, around=surroundings(where, on, release))
 
 
-def surroundings(path: Path, on: str | Hardware | None) -> Surroundings:
-    """What is known beside a file on disk: the hardware that was asked about, and the files that lie beside it."""
+def surroundings(path: Path, on: str | Hardware | None, release: str | None = None) -> Surroundings:
+    """What is known beside a file on disk: the hardware and the release that were asked about, and files in its folder."""
     hardware = hardware_of(on) if on else None
-    return Surroundings(str(path), hardware, lambda name: _beside(path.parent, name), True)
+    return Surroundings(str(path), hardware, lambda name: _beside(path.parent, name), True, release)
 
 
 def job_of(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None = None) -> Job:
@@ -98,10 +105,16 @@ def _refuse_model(text: str) -> None:
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
     """What `estimate` says of the job that was found, and what the file leaves open. Raises as `estimate`."""
     if not found.job.get("model"):
-        raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
+        raise unnamed(found)
     said = estimate(found.job, allow_files=allow_files, today=today)
     notes = [*_notes(found), *said.notes]
     return said.model_copy(update={"notes": notes, **texts(notes)})
+
+
+def unnamed(found: Found) -> InvalidValue:
+    """The error of a file that names no model, with why its sizes describe none, where it has some."""
+    untold = next((f" ({one.why})" for one in found.left_out if one.key == megatron_job.UNREAD_MODEL), "")
+    return InvalidValue(f"a file of {found.framework} names no model{untold}: say which with --model", "model")
 
 
 def _notes(found: Found) -> Iterator[Note]:
@@ -169,7 +182,7 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
         if whose in PLATFORMS:
             return _within(whose, PLATFORMS[whose](settings), around)
         return _configured(whose, settings, Lines.of(text).found, Launch(), around)
-    if (several := _of_documents(text)) is not None:
+    if (several := recognise.of_documents(text)) is not None:
         return _read(several, given, around)
     if given is None and len(text) <= MOST_SCRIPT and (inside := dockerfile(text)) is not None:
         return _within("docker", inside, around)
@@ -194,21 +207,6 @@ def _of_python(python: Source, launch: Launch, around: Surroundings, options: Ma
     return found.model_copy(update={"left_out": [*left, *found.left_out], "assumed": [*said.assumed, *found.assumed]})
 
 
-def _of_documents(text: str) -> str | None:
-    """The first of a cluster's several documents that is known; None where text is not such."""
-    if not _DOCUMENT.search(text):
-        return None
-    parts = [part for part in _BETWEEN.split(text) if part.strip()]
-    for part in parts if len(parts) > 1 else ():
-        with suppress(NotModelled):
-            if (settings := recognise.settings(part, "file")) is not None and recognise.file(settings) is not None:
-                return part
-    return None
-
-
-_DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)
-
-
 def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
     """The job of the command that a platform's file starts, on the GPUs that it asks for."""
     around = replace(around, hardware=around.hardware or inside.hardware)
@@ -223,7 +221,7 @@ def _within(whose: str, inside: Inside, around: Surroundings) -> Found:
 
 def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings) -> Found:
     conf = Configuration(whose, settings, lines, launch, around)
-    _beside_accelerate(conf)
+    beside_accelerate(conf)
     FRAMEWORKS[whose](conf)
     if launch.expandable and isinstance(conf.get("training"), dict):
         conf.put("training.expandable_segments", True)
@@ -248,23 +246,6 @@ def _said_by(conf: Configuration, field: str) -> str:
 _FIELD = re.compile(r"^[a-z_.]+(?=: )", re.MULTILINE)
 
 
-def _beside_accelerate(conf: Configuration) -> None:
-    """Put the file of `accelerate launch --config_file` in its place."""
-    given = dict(conf.launch.accelerate or {})
-    path = given.pop("config_file", None)
-    if path is None:
-        return
-    text = conf.around.beside(str(path))
-    if text is None:
-        conf.leave("accelerate --config_file", f"{path}: is not beside this file; the options alone are taken")
-        conf.launch.accelerate = given or None
-        return
-    content = parse_yaml(text, str(path))
-    if not isinstance(content, Mapping):
-        raise Unreadable("holds no mapping of settings", str(path))
-    conf.launch.accelerate = {**content, **given}
-
-
 def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
     """The programs that a script's commands start and that are known, each with whose it is. Raises what is said of one that
     is known by sight alone, if there is no other."""
@@ -281,6 +262,7 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
             if whose is not None:
                 one.launch.expandable = expandable(command.environment)
                 one.launch.mxfp8 = in_mxfp8(command.environment)
+                one.launch.variables = command.environment
                 found.append((whose, one))
     if not found and refused is not None:
         raise refused
@@ -365,6 +347,8 @@ def _of_program(whose: str, program: Program, launch: Launch, around: Surroundin
     options, lines, words = arguments(program.arguments, SHORT.get(whose))
     settings = {}
     path = options.pop("config", None)
+    if isinstance(path, list) and path:  # with settings of their own after it: `tune run … --config FILE batch_size=2`
+        path, words = str(path[0]), [*map(str, path[1:]), *words]
     if whose in FILES and path is None:
         path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)
     if isinstance(path, str):

@@ -242,5 +242,6 @@ def opened(text: str, whose: str, facts: Framework, given: str | None) -> Settin
     options, _, words = arguments(program.arguments, SHORT.get(name))
     named = [word for word in words if re.search(r"\.(ya?ml|json)$", word)] if name in FILES else []
     if path := options.get("config") or next(iter(named), None):
+        path = path[0] if isinstance(path, list) else path
         raise NotModelled(f"the command's settings are in {path}: fix that file", "file")
     return (OverridesText if whose in OVERRIDES else CommandText)(text, facts, whose, program)

@@ -92,6 +92,9 @@ def programs(command: Command, depth: int = 0) -> list[Program]:
             return [one for inner in inside for one in programs(_within(inner, command.words[at + 2].line), depth + 1)]
         if name == "accelerate" and following == "launch":
             return [_accelerated(command, at + 2)]
+        if name == "tune" and following == "run":  # torchtune's, which has torchrun's options before a recipe's name
+            started = _started(command, at + 2, "torchrun")
+            return [Program(name, started.arguments, started.launch)]
         if name in ("torchrun", "deepspeed"):
             return [_started(command, at + 1, name)]
         if PYTHON.fullmatch(text):
@@ -141,6 +144,7 @@ COMMANDS = (
     "litgpt",
     "tune",
     "oumi",
+    "ollama",
     "trtllm-serve",
     "text-generation-launcher",
 )

@@ -12,6 +12,8 @@ from estimator.exchange.megatron_model import FLAGS, NotDescribed, described, mo
 
 GPT = "pretrain_gpt.py"
 SPLIT = ("tensor", "pipeline", "context")
+UNREAD_MODEL = "megatron --num-layers"
+"""The key under which it is said why arguments with a model's sizes describe none."""
 
 
 def read(text: str, launch: Launch | None = None, around: Surroundings | None = None) -> Found:
@@ -35,7 +37,7 @@ def read(text: str, launch: Launch | None = None, around: Surroundings | None = 
                 Assumed(key="model", value=spec["model_type"], why="the architecture whose layers the arguments describe")
             )
         except NotDescribed as why:
-            left.append(LeftOut(key="megatron --num-layers", why=f"no model is read: {why}"))
+            left.append(LeftOut(key=UNREAD_MODEL, why=f"no model is read: {why}"))
     parts = job["parallelism"]
     ranks = prod(parts.get(name, 1) for name in SPLIT)
     gpus = around.hardware.gpus * around.hardware.nodes if around.hardware else (launch.gpus or 0) * (launch.nodes or 1)

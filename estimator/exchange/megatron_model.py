@@ -194,6 +194,9 @@ def _vocabulary(given: dict[str, str], left: list[tuple[str, str]], allow_files:
             return int(getattr(resolve(name, allow_files).spec, "vocab_size", 0)) or _untold()
         except WillItFitError:
             return _untold()
+    if not kind and "--merge-file" in given:  # a vocabulary with its merges is a GPT-2 tokenizer's
+        kind = "GPT2BPETokenizer"
+        left.append(("--tokenizer-type", f"is not there, and merges are: GPT-2's own vocabulary of {TOKENIZERS[kind]:,}"))
     return TOKENIZERS.get(kind) or _untold()
 
 

@@ -67,15 +67,23 @@ def dstack(given: Mapping[str, Any]) -> Inside:
 
 
 def kubernetes(given: Mapping[str, Any]) -> Inside:
-    """A pod, or whatever has a template of one: its first container that asks for a GPU, or has a command."""
-    replicas = mapping(given.get("spec")).get("replicas")
+    """A pod, or whatever has a template of one: its first container that asks for a GPU, or has a command. Pods that are one
+    group (a LeaderWorkerSet's, those of a training operator's job) are its nodes."""
+    spec = mapping(given.get("spec"))
+    replicas, roles = spec.get("replicas"), [mapping(one) for one in _roles(spec)]
     left = [LeftOut(key="spec.replicas", why=f"{replicas}: the answer is of one")] if replicas not in (None, 1) else []
+    nodes = sum(number(one.get("replicas") or 1, "kubernetes replicas") for one in roles)
+    if (group := mapping(spec.get("leaderWorkerTemplate")).get("size")) is not None:
+        nodes = number(group, "kubernetes spec.leaderWorkerTemplate.size")
     for pod in _pods(given):
         for container in pod.get("containers") or ():
             container = mapping(container)
             words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
             if words:
-                return Inside(_started(container, words), _asked(container, pod), left)
+                asked = _asked(container, pod)
+                if asked is not None and nodes > 1:
+                    asked = asked.model_copy(update={"nodes": nodes})
+                return Inside(_started(container, words), asked, left)
     raise NoJob("no container of it has a command or arguments", "kubernetes spec")
 
 
@@ -84,9 +92,23 @@ def _pods(given: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any
     spec = mapping(given.get("spec"))
     if isinstance(spec.get("containers"), list):
         yield spec
-    for key in ("template", "jobTemplate", "leaderWorkerTemplate", "workerTemplate"):
-        if depth < 4 and isinstance(spec.get(key), Mapping):
-            yield from _pods(spec[key], depth + 1)
+    if depth == 0:
+        for role in _roles(spec):
+            yield from _pods({"spec": role}, 1)
+    group = mapping(spec.get("leaderWorkerTemplate"))
+    for inner in (
+        *(spec.get(key) for key in ("template", "jobTemplate")),
+        group.get("leaderTemplate"),
+        group.get("workerTemplate"),
+    ):
+        if depth < 4 and isinstance(inner, Mapping):
+            yield from _pods(inner, depth + 1)
+
+
+def _roles(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The roles of a training operator's job (Kubeflow's `pytorchReplicaSpecs` and their like), the first of whom leads."""
+    parts = next((value for key, value in spec.items() if str(key).endswith("ReplicaSpecs") and isinstance(value, Mapping)), {})
+    return [mapping(one) for _, one in sorted(parts.items())]
 
 
 def _listed(value: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -88,6 +89,21 @@ def is_toml(text: str) -> bool:
 def command_like(text: str) -> bool:
     """Whether text that has no settings may be a command: options, continued lines, or several documents of a cluster."""
     return bool(re.search(r"(?:^|\s)--?\w|\\\n|^apiVersion:|^#SBATCH", text, re.MULTILINE))
+
+
+def of_documents(text: str) -> str | None:
+    """The first of a cluster's several documents that is known; None where text is not such."""
+    if not _DOCUMENT.search(text):
+        return None
+    parts = [part for part in _BETWEEN.split(text) if part.strip()]
+    for part in parts if len(parts) > 1 else ():
+        with suppress(NotModelled):
+            if (found := settings(part, "file")) is not None and file(found) is not None:
+                return part
+    return None
+
+
+_DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)
 
 
 def file(given: Mapping[str, Any]) -> str | None:

@@ -6,31 +6,55 @@ What they take while it is their turn (a generation, a pass that only scores) is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.exchange.configuration import Configuration
+from estimator.exchange.found import with_field
 from estimator.families import count, parameters
 from estimator.families.other import OtherSpec
+from estimator.hardware.capacity import capacity
 from estimator.specs.resolve import resolve
 
 
-def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ranks: int) -> None:
-    """Count what another model keeps on each GPU: `bytes_each` for each of its parameters, divided by `ranks`."""
+def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ranks: int, experts: int | None = None) -> None:
+    """Count what another model keeps on each GPU: `bytes_each` for each of its parameters, divided by `ranks`, its experts' by
+    `experts` where that is another number."""
     name = str(model or conf.get("model") or "")
     parameters = parameters_of(name, conf.around.allow_files)
     if parameters is None:
         conf.leave(role, f"how many parameters {name[:60]!r} has is not known: what it keeps on each GPU is not in the answer")
         return
-    found = -(-parameters * bytes_each // max(1, ranks))
+    of_experts = experts_of(name, conf.around.allow_files) if experts is not None else 0
+    found = -(-(parameters - of_experts) * bytes_each // max(1, ranks)) - (-of_experts * bytes_each // max(1, experts or 1))
     conf.put("hardware.in_use", (conf.get("hardware.in_use") or 0) + found)
+    over = f"over {ranks} GPUs" + (f", experts over {experts}" if of_experts else "")
     conf.assume(
         role,
         gib(found),
-        f"what it keeps on each GPU ({bytes_each} bytes a parameter, over {ranks} GPUs), counted as memory that others hold",
+        f"what it keeps on each GPU ({bytes_each} bytes a parameter, {over}), counted as memory that others hold",
     )
+
+
+def engine_held(job: Mapping[str, Any], share: float) -> tuple[dict[str, Any], str]:
+    """The job with what vLLM keeps of each of its GPUs while it is awake, and the sentence that says so."""
+    said = f"vLLM beside it holds {share:.0%} of each GPU while the model is trained"
+    hardware = dict(job.get("hardware") or {})
+    try:
+        memory = capacity(Hardware.model_validate({**hardware, "in_use": None})).memory_bytes
+    except (ValidationError, WillItFitError):
+        memory = None
+    if memory is None:
+        return dict(job), f"{said}, which is not in the answer, since no GPU is named"
+    held = int(memory * share)
+    found = with_field(job, "hardware.in_use", (hardware.get("in_use") or 0) + held)
+    return found, f"{said}: {gib(held)}, counted as memory that others hold (hardware.in_use)"
 
 
 def on_parameters(conf: Configuration, key: str = "lora_target_parameters") -> None:
@@ -69,6 +93,14 @@ def parameters_of(model: Any, allow_files: bool) -> int | None:
     except WillItFitError:
         return None
     return found.parameters if isinstance(found.spec, OtherSpec) else count(found.spec)
+
+
+def experts_of(model: Any, allow_files: bool) -> int:
+    """The parameters of a model's experts, of which a token uses some; 0 of one that has none, or that nothing here knows."""
+    try:
+        return sum(one.count * one.times for one in parameters(resolve(model, allow_files).spec) if one.active != one.count)
+    except WillItFitError:
+        return 0
 
 
 class Kind(NamedTuple):

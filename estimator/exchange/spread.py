@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from estimator.contract.errors import InvalidValue, Unreadable
+from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
 from estimator.contract.reading import parse_json, parse_yaml
 from estimator.exchange import accelerate, deepspeed
 from estimator.exchange.configuration import Configuration
 from estimator.exchange.found import Found
+from estimator.specs.resolve import resolve
 
 _STAGE = re.compile(r"(?:zero|stage|z)[_-]?([0-3])(?!\d)", re.IGNORECASE)
 _OFFLOADED = re.compile(r"(?<!no)(?<!no[_-])offload", re.IGNORECASE)
@@ -72,21 +73,64 @@ def of_accelerate(conf: Configuration, given: Mapping[str, Any]) -> str | None:
     return said if said in ("bf16", "fp16", "no") else None
 
 
+def beside_accelerate(conf: Configuration) -> None:
+    """Put the file of `accelerate launch --config_file` in its place."""
+    given = dict(conf.launch.accelerate or {})
+    path = given.pop("config_file", None)
+    if path is None:
+        return
+    text = conf.around.beside(str(path))
+    if text is None:
+        processes = given.get("num_processes") or conf.gpus
+        told = accelerate_named(str(path), int(processes) if str(processes).isdigit() else 1)
+        kind = told.get("distributed_type", "")
+        named = {"": "the options alone are taken", "MULTI_GPU": "its name tells nothing, and DDP is taken"}
+        said = named.get(kind, f"read as {kind}, by its name")
+        conf.leave("accelerate --config_file", f"{path}: is not beside this file; {said}")
+        conf.launch.accelerate = {**told, **given} or None
+        return
+    content = parse_yaml(text, str(path))
+    if not isinstance(content, Mapping):
+        raise Unreadable("holds no mapping of settings", str(path))
+    conf.launch.accelerate = {**content, **given}
+
+
+def accelerate_named(path: str, processes: int) -> dict[str, Any]:
+    """What the name of a file of Accelerate's tells, where the file is not here: ZeRO's stage, FSDP and its version, else DDP of
+    several processes; nothing of one."""
+    name = path.rpartition("/")[2].lower()
+    stage = _STAGE.search(name)
+    away = "cpu" if _OFFLOADED.search(name) else "none"
+    if stage is not None and int(stage[1]):
+        zero = {"zero_stage": int(stage[1]), "offload_optimizer_device": away}
+        return {
+            "distributed_type": "DEEPSPEED",
+            "deepspeed_config": {**zero, "offload_param_device": away if int(stage[1]) == 3 else "none"},
+        }
+    if "fsdp" in name:
+        settings = {"fsdp_version": 2 if re.search(r"fsdp_?v?2", name) else 1, "fsdp_offload_params": away == "cpu"}
+        return {"distributed_type": "FSDP", "fsdp_config": settings}
+    return {"distributed_type": "MULTI_GPU"} if processes > 1 else {}
+
+
 def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
     """DeepSpeed's settings: a mapping, a file beside this one, or a name that tells the stage."""
+    hidden = hidden_size(conf.get("model"), conf.around.allow_files)
     if isinstance(given, Mapping):
-        _merge(conf, deepspeed.found(given, trained=True))
+        _merge(conf, deepspeed.found(given, trained=True, hidden=hidden))
         return
     name = str(given)
     known = conf.facts.tables.get("deepspeed", {}).get(name)
     stage = _STAGE.search(name.rpartition("/")[2])
     here = name.lstrip().startswith("{") or conf.around.beside(name) is not None
-    if known is None and (here or stage is None):
-        _merge(conf, deepspeed.found(_written(conf, key, name), trained=True))
+    if here or (known is None and stage is None):
+        _merge(conf, deepspeed.found(_written(conf, key, name), trained=True, hidden=hidden))
         return
     offloaded = _OFFLOADED.search(name) is not None
     zero: dict[str, Any] = known or {"stage": int(stage[1]) if stage else 0}
-    if known is None:
+    if known is not None and "/" in name:
+        conf.assume(key, name, f"the file is not here: {conf.facts.framework}'s own by that name, of {conf.facts.release}")
+    elif known is None:
         conf.assume(
             key, name, f"the file is not here: ZeRO-{zero['stage']}{' with offloading' if offloaded else ''}, by its name"
         )
@@ -94,7 +138,17 @@ def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
             zero["offload_optimizer"] = {"device": "cpu"}
             if zero["stage"] == 3:
                 zero["offload_param"] = {"device": "cpu"}
-    _merge(conf, deepspeed.found({"zero_optimization": zero}, trained=True))
+    _merge(conf, deepspeed.found({"zero_optimization": zero}, trained=True, hidden=hidden))
+
+
+def hidden_size(model: Any, allow_files: bool) -> int | None:
+    """The width of the model that a file names, of one that sees that of its language model; None where nothing here knows it."""
+    try:
+        spec = resolve(model, allow_files).spec if model else None
+    except WillItFitError:
+        return None
+    width = getattr(getattr(spec, "language_model", spec), "hidden_size", None)
+    return width if isinstance(width, int) else None
 
 
 def _written(conf: Configuration, key: str, name: str) -> Any:

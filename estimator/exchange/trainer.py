@@ -18,6 +18,8 @@ ALIKE = {"awq-int4": "gptq-int4"}
 """Formats of checkpoints whose layers hold the same bytes as another's: 4 bits, with a scale and a zero for each group."""
 BENEATH = ("nf4", "fp4", "int8", "gptq", "hqq")
 """Formats that stay beneath an adapter."""
+SEGMENTS = "PYTORCH_ALLOC_CONF"
+"""The variable that tells torch's allocator to let segments grow."""
 TYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "float32": "fp32", "fp32": "fp32"}
 ATTENTIONS = {
     "eager": "eager",
@@ -307,6 +309,8 @@ def segments(conf: Configuration, why: str, command: str = "", fewest: int = 1) 
     """Segments that grow, where a framework tells torch's allocator to have them unless the environment says something.
     `command`: what it must be started by for that, as a file alone is; `fewest`: on how many GPUs at least."""
     started = conf.launch.program.partition(" ")[0]
-    if conf.launch.expandable is None and conf.gpus >= fewest and (not command or started in ("", command)):
+    if (before := conf.default(SEGMENTS)) is not None:
+        conf.assume(SEGMENTS, before.value, before.why)
+    elif conf.launch.expandable is None and conf.gpus >= fewest and (not command or started in ("", command)):
         conf.put("training.expandable_segments", True)
-        conf.assume("PYTORCH_ALLOC_CONF", "expandable_segments:True", why)
+        conf.assume(SEGMENTS, "expandable_segments:True", why)

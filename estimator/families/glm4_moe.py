@@ -27,7 +27,7 @@ from estimator.families.spec import Size, called
 class Glm4MoeSpec(PartialRotarySpec, GroupedExpertsSpec):
     float32_router = True
     parts_in_sglang = True
-    can = Abilities(gguf=True, graph="glm-4-moe", routing="sigmoid")
+    can = Abilities(megatron="mixture", gguf=True, graph="glm-4-moe", routing="sigmoid")
 
     max_position_embeddings: Size | None = 131072
     num_experts: Size = called("n_routed_experts", 128)
@@ -36,6 +36,16 @@ class Glm4MoeSpec(PartialRotarySpec, GroupedExpertsSpec):
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
     attention_bias: bool = False
     use_qk_norm: bool = False
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised."""
+        return self.use_qk_norm
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        """Whether there are biases for queries, keys and values; in attention's output layer; in the feed-forward layers."""
+        return self.attention_bias, False, False
 
 
 SPECS = {"glm4_moe": Glm4MoeSpec}

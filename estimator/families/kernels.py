@@ -119,6 +119,8 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
     found = replace(found, release=release, matched=copied) if release == "4.57" else replace(found, release=release)
     if loss == "shifted":
         return replace(found, loss=replace(found.loss, shifts_logits=True))
+    if loss == "flash":
+        return replace(found, loss=replace(found.loss, widens=False, entropy=fused.flash_cross_entropy))
     if loss == "chunked":
         return replace(found, loss=replace(found.loss, in_chunks=True))
     if loss == "cut":

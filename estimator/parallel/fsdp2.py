@@ -24,7 +24,7 @@ from estimator.tape.dtypes import DType
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.tape import COMMUNICATION, GRADIENT, ONCE, Storage, Tape
+from estimator.tape.tape import COMMUNICATION, GRADIENT, ONCE, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 
 
@@ -209,8 +209,9 @@ class Group:
         if self.pending is None:
             return
         before = self.shared.gathered if in_forward else None  # a local of `wait_for_unshard` holds it to the end
-        for p in self.parameters:
-            p.tensor.storage.refill("all_gather_copy_out")
+        with self.shared.tape.counting(PARAMETER):
+            for p in self.parameters:
+                p.tensor.storage.refill("all_gather_copy_out")
         self.complete = True
         if in_forward:
             self.shared.gathered = self.pending

@@ -18,7 +18,7 @@ from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.optimizer_offload import OffloadedOptimizer
-from estimator.parallel.zero import Zero12
+from estimator.parallel.zero import Zero, Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero3_offload import OffloadedZero3
 from estimator.parallel.zero_offload import OffloadedZero12
@@ -153,8 +153,8 @@ def _zero12(stage: int) -> Callable[[Setup], Sharding]:
     def made(setup: Setup) -> Sharding:
         accumulated = setup.job.training.gradient_accumulation_steps > 1
         if setup.tape.host is not None:
-            return OffloadedZero12(setup.tape, setup.tape.host, setup.ranks, stage, accumulated=accumulated)
-        return Zero12(setup.tape, setup.ranks, stage)
+            return _bucketed(OffloadedZero12(setup.tape, setup.tape.host, setup.ranks, stage, accumulated=accumulated), setup)
+        return _bucketed(Zero12(setup.tape, setup.ranks, stage), setup)
 
     return made
 
@@ -162,8 +162,16 @@ def _zero12(stage: int) -> Callable[[Setup], Sharding]:
 def _zero3(setup: Setup) -> Sharding:
     host, plus = setup.tape.host, plus_plus(setup.job)
     if host is not None:
-        return OffloadedZero3(setup.tape, host, setup.ranks, setup.job.offload, plus)
-    return Zero3(setup.tape, setup.ranks, foreach=setup.by_lists, plus=plus)
+        return _bucketed(OffloadedZero3(setup.tape, host, setup.ranks, setup.job.offload, plus), setup)
+    return _bucketed(Zero3(setup.tape, setup.ranks, foreach=setup.by_lists, plus=plus), setup)
+
+
+def _bucketed(made: Zero, setup: Setup) -> Sharding:
+    """With the buckets that the job says."""
+    if setup.asked.zero_reduce_bucket_size is not None:
+        made.bucket_size = setup.asked.zero_reduce_bucket_size
+    made.buckets = 2 if setup.asked.zero_overlap_comm else 1
+    return made
 
 
 def _says_fsdp1(job: Job, ranks: int) -> list[str]:

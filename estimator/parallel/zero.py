@@ -21,7 +21,7 @@ from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tap
 from estimator.tape.tensor import Tensor, empty
 
 BUCKET = 500_000_000
-"""Elements of the bucket in which gradients are reduced (`reduce_bucket_size`)."""
+"""Elements of the bucket in which gradients are reduced (`reduce_bucket_size`), where a job says none."""
 OVERFLOW_CHECK = 11
 """Bytes per element that the check for infinities takes for a moment: two float32 copies and the flags."""
 
@@ -36,6 +36,8 @@ class Zero(Sharding):
         self.world = world
         self.trained: list[Parameter] = []
         self.bucket: Tensor | None = None
+        self.bucket_size, self.buckets = BUCKET, 1
+        """Elements of a bucket, and how many are there: two where one fills while the other is reduced."""
         self.last = True
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
@@ -94,12 +96,12 @@ class Zero(Sharding):
 
     def open_bucket(self) -> None:
         if self.bucket is None:
-            self.bucket = self.flat(BUCKET, self.dtype, "ipg_bucket", COMMUNICATION)
+            self.bucket = self.flat(self.buckets * self.bucket_size, self.dtype, "ipg_bucket", COMMUNICATION)
 
     def reduce_bucket(self) -> None:
         """All-reduce the bucket; where it spans parts of several ranks, through a copy of it."""
         if self.world > 1:
-            copy = self.flat(BUCKET, self.dtype, "flatten", COMMUNICATION)
+            copy = self.flat(self.bucket_size, self.dtype, "flatten", COMMUNICATION)
             del copy
 
 
@@ -132,7 +134,7 @@ class Zero12(Zero):
         if self.arriving is None:
             self.arriving = self.flat(self.partition, self.dtype, "grads_in_partition", GRADIENT)
         if self.tape.slot is None:
-            self.large = leaf.grad if leaf.numel > BUCKET else None
+            self.large = leaf.grad if leaf.numel > self.bucket_size else None
         elif self.tape.slot.total == 1:  # one of a layer is let go at once: no layer may free what another one holds
             self.large = None
         leaf.grad = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward
-from estimator.parallel.zero import BUCKET, Zero
+from estimator.parallel.zero import Zero
 from estimator.parallel.zeropp import ZeroPlusPlus
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -123,8 +123,9 @@ class Zero3(Zero):
         """Bytes of the buffers in which gradients are reduced when `leaf`'s comes last: a copy of the bucket, or what is
         quantized."""
         if not self.plus.gradients or len(leaf.shape) == 1:
-            return BUCKET * self.dtype.itemsize
-        return self.plus.reducing_bytes(leaf.numel, self.world // self.plus.nodes) + BUCKET * self.dtype.itemsize // self.world
+            return self.bucket_size * self.dtype.itemsize
+        quantized = self.plus.reducing_bytes(leaf.numel, self.world // self.plus.nodes)
+        return quantized + self.bucket_size * self.dtype.itemsize // self.world
 
     def gather(self, copied: bool) -> None:
         """All that is not always there is gathered, once in forward and once in backward; what is `copied`, from the copy."""

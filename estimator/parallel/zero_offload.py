@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward
-from estimator.parallel.zero import BUCKET, Zero12
+from estimator.parallel.zero import Zero12
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.host import pinned, pinned_bytes
@@ -86,7 +86,7 @@ class OffloadedZero12(Zero12):
             return
         if self.large is not None:
             self._send(self.large.numel)
-        self.large = leaf.grad if self.tape.slot is None and leaf.numel > BUCKET else None
+        self.large = leaf.grad if self.tape.slot is None and leaf.numel > self.bucket_size else None
         leaf.grad = None
         self.reduce_bucket()
         if self.large is None:

@@ -86,8 +86,11 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
         plain = (training.implementation, training.transformers_release) == ("transformers", "5")
-        shifted = training.loss == "shifted" and (training.implementation, training.transformers_release) == ("liger", "5")
-        if training.loss in ("chunked", "cut", "shifted") and not (plain or shifted):
+        shifted = training.loss in ("shifted", "flash") and (training.implementation, training.transformers_release) == (
+            "liger",
+            "5",
+        )
+        if training.loss in ("chunked", "cut", "flash", "shifted") and not (plain or shifted):
             raise NotModelled(
                 f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Versions
-from estimator.contract.errors import InvalidValue, NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange import Surroundings, read
 from estimator.exchange.configuration import Framework, framework
-from estimator.exchange.documents import surroundings
+from estimator.exchange.documents import surroundings, unnamed
 from estimator.exchange.found import field_of
 from estimator.exchange.patch import Original, original, read_original, replace, unified
 from estimator.hardware.parse import read_hardware
@@ -56,7 +56,7 @@ def _fixes(file: Original, name: str, given: str | None, model: str | None, arou
     """The fixes, and the text that the first of them makes of the file."""
     found = read(file.text, given, model=model, around=around)
     if not found.job.get("model"):
-        raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
+        raise unnamed(found)
     now = judged(found.job, around.allow_files)
     search = File(file.text, given, model, around, _framework(found.framework), found.framework)
     search.known[file.text, True], search.jobs[file.text] = now, found

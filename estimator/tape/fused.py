@@ -78,6 +78,20 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return _mean(attach(node, losses), target)
 
 
+def flash_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean of flash-attn's cross-entropy of [tokens, vocabulary], backward in place (flash_attn/ops/triton/cross_entropy.py).
+
+    Makes for each token the loss, the sum of exponentials and a second loss, in float32. Saves the logits, whose gradient is
+    written over them.
+    """
+    tape, (tokens, _) = logits.tape, logits.shape
+    losses, sums, second = (empty(tape, (tokens,), dtypes.float32, "cross_entropy") for _ in range(3))
+    node = record("FlashCrossEntropy", (logits,), (logits, sums, target), _cross_entropy_backward)
+    moved("cross_entropy", logits)
+    del second
+    return _mean(attach(node, losses), target)
+
+
 def _cross_entropy_backward(g: Tensor, logits: Tensor, *_: Tensor) -> Tensor:
     moved("cross_entropy_backward", logits, logits)
     return logits

@@ -120,7 +120,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     fused = training.loss == "fused" and training.head in SENSING
     if (
         (training.loss == "chunked" and not takes_chunks(model))
-        or (training.loss == "shifted" and not takes_shifts(model))
+        or (training.loss in ("shifted", "flash") and not takes_shifts(model))
         or (training.loss == "cut" and not takes_cut(model))
         or (fused and not isinstance(model, FusedHead))
     ):

@@ -131,7 +131,7 @@ def _of_modules(training: Training) -> Iterator[Unplayable]:
         where,
     )
     yield Unplayable(implementation not in ("transformers", "torchtitan"), "fused kernels need a GPU", where)
-    yield Unplayable(training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss")
+    yield Unplayable(training.loss in ("fused", "cut", "flash"), "fused kernels need a GPU", "training.loss")
     yield Unplayable(training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention")
     yield Unplayable(
         isinstance(training.adapter, Bottleneck) and not transformers.__version__.startswith("4.57"),

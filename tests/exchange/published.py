@@ -10,6 +10,7 @@ counted apart, too.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.exchange import READ, Surroundings, read
+from estimator.exchange.configuration import framework
 from estimator.hardware.parse import hardware_of
 from tests.jobs import content
 
@@ -47,6 +49,15 @@ def text(row: dict[str, Any]) -> tuple[str, str | None]:
         options = " ".join(f"--{key} {_word(value)}" for key, value in config.items())
         return f"{environment} {command} {options}", None
     return json.dumps(config), whose
+
+
+def release(row: dict[str, Any], whose: str | None) -> str | None:
+    """The release that a row was measured with: the day of its figure where that is known, else what number or day it says."""
+    day = next((one["day"] for one in known()["days"] if row["id"] in one["rows"]), None)
+    said = day or str(row.get("version") or "")
+    dated = re.fullmatch(r"\d{4}(-\d\d){1,2}", said) is not None
+    numbered = whose is not None and framework(whose).releases and re.fullmatch(r"\d+(\.\d+)+(\.?dev\d+)?", said)
+    return said if dated or numbered else None
 
 
 def _word(value: Any) -> str:
@@ -102,7 +113,9 @@ def answered(row: dict[str, Any], card: str | None = None) -> tuple[Compared, An
     if card is not None:
         hardware = hardware_of(f"{row['gpus']}x{card}")
     try:
-        around = Surroundings(name=row.get("config_file") or name, hardware=hardware, allow_files=False)
+        around = Surroundings(
+            name=row.get("config_file") or name, hardware=hardware, allow_files=False, release=release(row, whose)
+        )
         found = read(given, whose, around=around)
         answer = estimate(found.job, allow_files=False)
     except WillItFitError as error:

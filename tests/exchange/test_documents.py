@@ -28,7 +28,21 @@ from estimator.pipeline.notes.gathered import texts
 from tests.jobs import TESTS, content
 
 CASES: list[dict[str, Any]] = content(TESTS / "cases" / "framework_files.yaml")["cases"]
-KEYS = {"name", "text", "framework", "job", "left_out", "lines", "assumed", "hardware", "beside", "refused", "meant"}
+KEYS = {
+    "name",
+    "text",
+    "framework",
+    "job",
+    "left_out",
+    "lines",
+    "assumed",
+    "hardware",
+    "beside",
+    "given",
+    "release",
+    "refused",
+    "meant",
+}
 
 
 def at(job: dict[str, Any], path: str) -> Any:
@@ -40,6 +54,7 @@ def at(job: dict[str, Any], path: str) -> Any:
 
 def put(case: dict[str, Any], folder: Path) -> Path:
     for name, text in case.get("beside", {}).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "given"
     path.write_text(case["text"], encoding="utf-8")
@@ -52,9 +67,9 @@ def test_what_a_file_says(case: dict[str, Any], tmp_path: Path) -> None:
     path = put(case, tmp_path)
     if "refused" in case:
         with pytest.raises(WillItFitError, match=case["refused"]):
-            read_file(path)
+            read_file(path, release=case.get("release"))
         return
-    found = read_file(path, case.get("hardware"))
+    found = read_file(path, case.get("hardware"), given=case.get("given"), release=case.get("release"))
     assert found.framework == case["framework"]
     assert {path: at(found.job, path) for path in case["job"]} == case["job"]
     left, assumed = {one.key: one for one in found.left_out}, {one.key for one in found.assumed}

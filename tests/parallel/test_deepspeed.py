@@ -8,7 +8,7 @@ import pytest
 
 from estimator import estimate
 from estimator.contract.job import read_job
-from estimator.parallel import zero, zero3
+from estimator.parallel import zero3
 from estimator.pipeline.run import played
 from tests.jobs import TESTS, content, counts, forget
 from tests.judge import deepspeed_run as run
@@ -32,8 +32,6 @@ And exceed, of forward, where what they free early differs from run to run."""
     ),
 )
 def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (zero, zero3):
-        monkeypatch.setattr(module, "BUCKET", run.BUCKET)
     monkeypatch.setattr(zero3, "PREFETCH", run.PREFETCH)
     monkeypatch.setattr(zero3, "PERSISTENT", run.PERSISTENT)
     monkeypatch.setattr(zero3, "LIVE", record.get("live", zero3.LIVE))
@@ -41,7 +39,11 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
     job = {
         "model": run.MODEL,
         "hardware": {"gpus": record["ranks"]},
-        "parallelism": {"strategy": f"zero{record['stage']}", "zero_hpz_partition_size": record.get("secondary")},
+        "parallelism": {
+            "strategy": f"zero{record['stage']}",
+            "zero_hpz_partition_size": record.get("secondary"),
+            "zero_reduce_bucket_size": run.BUCKET,
+        },
         "training": {
             "sequence_length": run.TOKENS,
             "optimizer_implementation": "foreach",

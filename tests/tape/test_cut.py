@@ -23,6 +23,16 @@ def test_it_holds_no_logits() -> None:
     assert kept["cut"].phases["forward"] < kept["fused"].phases["forward"] - 2 * 128256 * 4096
 
 
+def test_flash_attns_loss_has_the_logits_once_and_no_float32_of_them() -> None:
+    tokens, vocabulary = 8192, 128256
+    job = {"model": "llama-3-8b", "training": {"precision": "bf16-true", "sequence_length": tokens}}
+    kept = {loss: estimate({**job, "training": {**job["training"], "loss": loss}}).memory for loss in ("eager", "flash")}  # type: ignore[dict-item]
+    eager, flash = (kept[loss].forward_end_bytes for loss in ("eager", "flash"))
+    assert eager is not None
+    assert flash is not None
+    assert eager - flash == 4 * tokens * vocabulary - 4 * tokens  # the log-probabilities, less a float32 for each token
+
+
 SEEN = {"images": {"count": 1, "height": 224, "width": 224}}
 HOLDING: list[tuple[str, dict[str, Any], int]] = [
     ("gemma-2-2b", {}, 256000),

@@ -18,6 +18,7 @@ from estimator.cli.options import (
     takes_data,
     takes_file,
     takes_job,
+    takes_release,
     takes_specs,
 )
 from estimator.contract.errors import Contradiction, InvalidJob
@@ -158,6 +159,7 @@ def import_options(commands: Commands) -> None:
         "defaults filled in, goes to standard error.",
     )
     takes_file(back)
+    takes_release(back)
     takes_data(back)
     back.add_argument("--json", action="store_true", help="print job, left_out and assumed as JSON")
     takes_specs(back)
@@ -171,10 +173,10 @@ def import_(options: argparse.Namespace) -> int:
 
     if options.file == "-":
         hardware = hardware_of(options.on) if options.on else None
-        around = Surroundings(hardware=hardware, allow_files=True)
+        around = Surroundings(hardware=hardware, allow_files=True, release=options.release)
         found = read(inputs.standard_input(), options.given, model=options.model, around=around)
     else:
-        found = read_file(options.file, options.on, options.model, options.given)
+        found = read_file(options.file, options.on, options.model, options.given, options.release)
     found = inputs.with_data(found, options)
     if options.json:
         print(found.model_dump_json(indent=2))

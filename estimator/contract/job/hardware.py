@@ -176,6 +176,14 @@ class Parallelism(Part):
         description="of fsdp2 and hsdp: gradients are reduced after every micro-step; false: they stay whole until the last "
         "(set_requires_gradient_sync)",
     )
+    zero_reduce_bucket_size: Annotated[int, Field(ge=1, le=10**11)] | None = Field(
+        None,
+        description="of zero1, zero2, zero3: elements of the bucket in which gradients are reduced (DeepSpeed's "
+        "reduce_bucket_size; auto in a Trainer's file is the hidden size squared); without it, 500,000,000",
+    )
+    zero_overlap_comm: bool = Field(
+        False, description="of zero1 and zero2: a second bucket fills while the first is reduced (overlap_comm)"
+    )
     zero_hpz_partition_size: Count | None = Field(
         None, description="of zero3: ranks, those of a node, that keep a second copy of the parameters in parts (ZeRO++, hpZ)"
     )

@@ -166,9 +166,10 @@ class Training(Part):
         "none",
         description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
     )
-    loss: Literal["eager", "shifted", "chunked", "fused", "cut", "compiled"] = Field(
+    loss: Literal["eager", "shifted", "chunked", "flash", "fused", "cut", "compiled"] = Field(
         "eager",
         description="how the loss is computed; shifted: of a copy of the logits in float32 without the last token's; "
+        "flash: of the logits in their own type, whose gradient is written over them (flash-attn's cross-entropy); "
         "compiled: Megatron-Core's own fusion, with implementation: megatron",
     )
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"

@@ -68,7 +68,10 @@ def read(conf: Configuration) -> None:
     trainer.attention(conf, "attn_implementation")
     liger = conf.yes("use_liger_kernel") or conf.yes("use_liger")
     trainer.liger(conf, liger)
-    if trl and kind in ("sft", "dpo", "grpo") and not liger:
+    whole = conf.default("loss_type") if kind == "sft" else None
+    if whole is not None:
+        conf.assume("loss_type", whole.value, whole.why)
+    elif trl and kind in ("sft", "dpo", "grpo") and not liger:
         conf.put("training.loss", "fused")
         conf.assume("loss_type", "nll", "TRL makes the loss in chunks, without the full logits (add_fused_lm_head)")
     if kind in OBJECTIVES:

@@ -101,8 +101,16 @@ def read(conf: Configuration) -> None:
     narrow(conf)
     compared = kind in ("dpo", "kto") or (kind == "grpo" and conf.number("beta") != 0)
     if compared and tuner == "full":
-        split = (conf.whole("tensor_model_parallel_size") or 1) * (conf.whole("pipeline_model_parallel_size") or 1)
-        roles.held(conf, "reference model", None, 2, split * (conf.whole("expert_model_parallel_size") or 1))
+        tensor, stages, expert, experts_tensor = (
+            conf.whole(name) or 1
+            for name in (
+                "tensor_model_parallel_size",
+                "pipeline_model_parallel_size",
+                "expert_model_parallel_size",
+                "expert_tensor_parallel_size",
+            )
+        )
+        roles.held(conf, "reference model", None, 2, tensor * stages, experts=stages * expert * experts_tensor)
 
 
 def _roles(conf: Configuration) -> None:

@@ -21,6 +21,9 @@ PAIRS = (
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
     kind = conf.launch.program.partition(" ")[0].rpartition(".")[2].removeprefix("train_")
+    if not conf.launch.program:
+        kind = "ppo_ray" if any(key.startswith(("actor.", "rollout.", "critic.")) for key in conf.given) else "sft"
+        conf.assume("command", f"train_{kind}", "settings alone: which of OpenRLHF's commands they are of is told by their keys")
     if kind not in KINDS:
         raise NotModelled(
             f"OpenRLHF's {kind[:40] or 'command'} trains nothing that is read; read are {', '.join(KINDS)}", "openrlhf"
@@ -166,7 +169,5 @@ def _beside(conf: Configuration, stage: int) -> None:
             f"{share}: the engines give their share back while the actor learns; ask of them as of a server",
         )
     else:
-        conf.leave(
-            "vllm.gpu_memory_utilization",
-            f"{share}: without vllm.enable_sleep the engines hold that share of each GPU all along, which is not in the answer",
-        )
+        conf.job, why = roles.engine_held(conf.job, share or 0.0)
+        conf.leave("vllm.gpu_memory_utilization", f"{share}: without vllm.enable_sleep {why}")

@@ -15,10 +15,7 @@ from estimator.exchange.nested import flattened, interpolated
 
 ACTOR, MODEL, ROLLOUT, REFERENCE = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "rollout", "ref"))
 FSDP = {"fsdp": "fsdp1", "fsdp2": "fsdp2"}
-LOSS = (
-    "verl scores answers by flash-attn's cross-entropy, which keeps the logits once, in the type of the products; read as the "
-    "plain loss, which makes them in float32: an upper bound"
-)
+LOSS = "verl scores answers by flash-attn's cross-entropy, which keeps the logits once, in the type of the products"
 MEGATRON = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
@@ -150,7 +147,8 @@ def _update(conf: Configuration) -> None:
         _kernels(conf, MODEL)
         trainer.attention(conf, f"{MODEL}.override_config.attn_implementation")
         if conf.get("training.loss") is None:
-            conf.leave("loss", LOSS)
+            conf.put("training.loss", "flash")
+            conf.assume("loss", "flash", LOSS)
     spreading.hardware(conf)
     _others(conf, mega)
 
