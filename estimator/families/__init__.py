@@ -35,6 +35,7 @@ FAMILIES = {
     "hy_v3": "hy_v3",
     "hy_v4": "hy_v4",
     "exaone_moe": "exaone_moe",
+    "kolibri1": "kolibri1",
     "minimax": "minimax",
     "minimax_m2": "minimax_m2",
     "minimax_m3_vl": "minimax_m3_vl",
