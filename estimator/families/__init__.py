@@ -36,6 +36,7 @@ FAMILIES = {
     "hy_v4": "hy_v4",
     "exaone_moe": "exaone_moe",
     "kolibri1": "kolibri1",
+    "flint": "flint",
     "minimax": "minimax",
     "minimax_m2": "minimax_m2",
     "minimax_m3_vl": "minimax_m3_vl",
