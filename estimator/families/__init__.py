@@ -164,6 +164,7 @@ FAMILIES = {
     "dinov2_with_registers": "dinov2",
     "dinov3_vit": "dinov3_vit",
     "clip": "clip",
+    "metaclip_2": "clip",
     "whisper": "whisper",
     "mamba": "mamba",
     "falcon_mamba": "falcon_mamba",
