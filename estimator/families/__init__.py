@@ -206,6 +206,7 @@ FAMILIES = {
     "lighton_ocr": "lighton_ocr",
     "mistral_large4": "mistral_large4",
     "mistral_large4_text": "mistral_large4_text",
+    "deepseek_vl": "deepseek_vl",
     "idefics3": "idefics3",
     "smolvlm": "idefics3",
     "qwen2_vl": "qwen_vl",
