@@ -48,6 +48,8 @@ FAMILIES = {
     "ernie4_5": "ernie4_5",
     "ernie4_5_moe": "ernie4_5_moe",
     "exaone4": "exaone4",
+    "exaone4_5": "exaone4_5",
+    "exaone4_5_vision": "exaone4_5_vision",
     "arcee": "arcee",
     "apertus": "apertus",
     "dots1": "dots1",
