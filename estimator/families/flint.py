@@ -143,7 +143,9 @@ def flint(spec: FlintSpec, build: Builder) -> Decoder:
 
     def layer(kind: tuple[LayerType, bool]) -> PreNorm:
         sees, sparse = kind
-        return PreNorm(spec, build, FlintAttention(spec, build, sees), Moe(spec, build) if sparse else GatedMLP(spec, build), norm)
+        return PreNorm(
+            spec, build, FlintAttention(spec, build, sees), Moe(spec, build) if sparse else GatedMLP(spec, build), norm
+        )
 
     kinds = list(zip(spec.kinds, spec.sparse(), strict=True))
     return Decoder(spec, build, layer, kinds, rotary=LlamaRotary(spec.head_dim), norm=norm, sees=lambda kind: kind[0])
