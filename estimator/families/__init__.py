@@ -98,6 +98,7 @@ FAMILIES = {
     "dbrx": "dbrx",
     "jetmoe": "jetmoe",
     "hyperclovax": "hyperclovax",
+    "hyperclovax_vision_v2": "hyperclovax_vision_v2",
     "seed_oss": "seed_oss",
     "gpt_neox": "gpt_neox",
     "gpt_bigcode": "gpt_bigcode",

@@ -1,6 +1,8 @@
 """CLIP and MetaCLIP 2: a tower for images, a tower for texts, and a loss that asks which image belongs to which text.
 
-After transformers' modeling_clip.py and modeling_metaclip_2.py (5.23). A batch is so many images and as many texts; the loss compares those of one GPU.
+After transformers' modeling_clip.py and modeling_metaclip_2.py (5.23).
+
+A batch is so many images and as many texts; the loss compares those of one GPU.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Decoder:
         output is held until the next layer's is there."""
         tape = ids.tape
         batch, tokens = ids.shape
-        embeds = self.embedded(self.embed_tokens(ids)) if given is None else given
+        embeds = self.embedded(self.embed_tokens(ids) if given is None else given)
         positions = token_positions(tape, tokens) if positions is None else positions
         masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)

@@ -5,11 +5,15 @@ After transformers' modeling_exaone4_5.py (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from estimator.families.build import Builder
 from estimator.families.exaone4_5_vision import Exaone45VisionSpec, tower
-from estimator.families.heads import Model
+from estimator.families.heads import CausalLM, Model
 from estimator.families.image_text import ImageTextToText, grids_of, language_model
-from estimator.families.qwen_vl import Spec
+from estimator.families.modules import Module
+from estimator.families.qwen_vl import MakeTower, Spec
 from estimator.tape import dtypes
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape
@@ -22,7 +26,8 @@ class Exaone45Spec(Spec):
     processor."""
 
     tells_images_apart = False
-    in_sglang = last_vllm = "none"
+    in_sglang = "none"
+    why_not_sglang = "how it runs transformers' modules of it was not read"
     plain = "exaone4"
     bounds = (56 * 56, 28 * 28 * 1280)
     kinds = {"text_config": "exaone4", "vision_config": "exaone4_5_vision"}
@@ -33,14 +38,23 @@ SPECS = {"exaone4_5": Exaone45Spec}
 
 
 class Sight:
-    """`Qwen2VLModel.get_image_features`."""
+    """`Qwen2VLModel.get_image_features`. `make_tower`: of rows and columns of patches; `called`: the tower's path; `project`: makes
+    what is between the tower and the language model, if anything."""
 
-    def __init__(self, spec: Exaone45Spec, build: Builder):
+    def __init__(
+        self,
+        spec: Spec,
+        build: Builder,
+        make_tower: MakeTower,
+        called: str = "model.visual",
+        project: Callable[[], Module] | None = None,
+    ):
         self.spec, images = spec, build.images
         self.grid = None if images is None else spec.grid(images)
-        assert isinstance(spec.vision, Exaone45VisionSpec)
-        with build.part("model.visual", learns=images is not None):
-            self.tower = tower(spec.vision, build, self.grid)
+        with build.part(called, learns=images is not None):
+            self.tower = make_tower(self.grid)
+        with build.part("model", learns=images is not None):
+            self.project = project() if project else None
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
         """The patches of so many images."""
@@ -51,14 +65,19 @@ class Sight:
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Each image's features, and the tower's last hidden states."""
         assert self.grid is not None
-        cast = to(pixels, self.tower.proj.weight.dtype)
-        last, merged = self.tower(cast)
+        last, merged = self.tower(to(pixels, self.tower.proj.weight.dtype))
+        features = merged if self.project is None else self.project(merged)
         each = self.grid[0] * self.grid[1] // self.spec.vision.spatial_merge_size**2
-        return *split(merged, [each] * (merged.shape[0] // each), 0), last
+        return *split(features, [each] * (features.shape[0] // each), 0), last
 
 
-class Exaone45(ImageTextToText):
-    """No output has features."""
+class SeesPatches(ImageTextToText):
+    """Texts with the patches of their images, and rows and columns of each. No output has features."""
+
+    def __init__(self, language: CausalLM, sight: Sight, build: Builder, caps: bool = False):
+        super().__init__(
+            language, sight, build, lambda seen: cat(seen[:-1], 0), beside=grids_of(build), videos=True, caps=caps
+        )
 
     def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
         hidden, *_ = super()._read(ids, pixels, types)
@@ -68,9 +87,9 @@ class Exaone45(ImageTextToText):
 
 def exaone4_5(spec: Exaone45Spec, build: Builder) -> Model:
     """The whole model (`Exaone4_5_ForConditionalGeneration`)."""
-    sight, beside = Sight(spec, build), grids_of(build)
-    language = language_model(spec, build)
-    return Exaone45(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=beside, videos=True)
+    assert isinstance(spec.vision, Exaone45VisionSpec)
+    sight = Sight(spec, build, partial(tower, spec.vision, build))
+    return SeesPatches(language_model(spec, build), sight, build)
 
 
 HEADS = {"image-text-to-text": exaone4_5}

@@ -36,8 +36,8 @@ class FlintSpec(WindowedSpec, QwenMoeSpec):
     """The first two layers, each fourth and the last see everything, and the first two are dense, unless the config says
     otherwise."""
 
-    in_sglang = "transformers"
-    last_vllm = "none"
+    in_sglang = "none"
+    why_not_sglang = "attention with sinks is not given to transformers' modules"
     modelled = AUXILIARY
     attentions = ("eager",)
     default_period = 4

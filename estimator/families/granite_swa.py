@@ -71,6 +71,7 @@ class SinkedSpec(WindowedSpec):
 
 
 class GraniteSwaSpec(SinkedSpec, GraniteSpec):
+    window_pool = "0.5.23"
     attentions = ("eager",)
     cached = tensor_parallel = False
     implementations = ("transformers",)

@@ -29,6 +29,7 @@ class GraniteMoeSharedSpec(GraniteMoeSpec):
 
 
 class GraniteMoeSwaSpec(SinkedSpec, GraniteMoeSharedSpec):
+    window_pool = "0.5.23"
     attentions = ("eager",)
     implementations = ("transformers",)
 

@@ -32,7 +32,7 @@ class Kolibri1Spec(WindowedSpec, MoeSpec):
 
     in_sglang = "transformers"
     last_vllm = "none"
-    float32_router = True
+    why_not_vllm = "0.33 runs transformers' modules of it, which are not modelled"
     can = Abilities()
     modelled = AUXILIARY
     made = frozenset({"intermediate_size"})
