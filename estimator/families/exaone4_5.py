@@ -75,9 +75,7 @@ class SeesPatches(ImageTextToText):
     """Texts with the patches of their images, and rows and columns of each. No output has features."""
 
     def __init__(self, language: CausalLM, sight: Sight, build: Builder, caps: bool = False):
-        super().__init__(
-            language, sight, build, lambda seen: cat(seen[:-1], 0), beside=grids_of(build), videos=True, caps=caps
-        )
+        super().__init__(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=grids_of(build), videos=True, caps=caps)
 
     def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
         hidden, *_ = super()._read(ids, pixels, types)
