@@ -38,8 +38,11 @@ SPECS = {"exaone4_5": Exaone45Spec}
 
 
 class Sight:
-    """`Qwen2VLModel.get_image_features`. `make_tower`: of rows and columns of patches; `called`: the tower's path; `project`: makes
-    what is between the tower and the language model, if anything."""
+    """`Qwen2VLModel.get_image_features`.
+
+    `make_tower`: of rows and columns of patches. `called`: the tower's path. `project`: makes what is between the tower and the
+    language model, if anything.
+    """
 
     def __init__(
         self,

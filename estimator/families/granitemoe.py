@@ -81,7 +81,7 @@ class GraniteMoeLayer:
     """
 
     def __init__(self, spec: GraniteMoeSpec, build: Builder, attention: SelfAttention | None = None):
-        self.self_attn = attention or self_attention(spec, build)
+        self.self_attn: SelfAttention = attention or self_attention(spec, build)
         self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
         self.block_sparse_moe = GraniteMoe(spec, build)

@@ -18,8 +18,8 @@ from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 
 
 class HyperClovaXVisionV2Spec(Spec):
-    """Both parts are of one type each: the tower's is that of the whole Qwen2.5-VL in published files. `bounds` are the class's of
-    its processor."""
+    """Both parts are of one type each: published files call the tower as the whole Qwen2.5-VL. `bounds` are the class's of its
+    processor."""
 
     tells_images_apart = False
     in_sglang = "none"
