@@ -1,12 +1,14 @@
-"""CLIP: a tower for images, a tower for texts, and a loss that asks which image belongs to which text.
+"""CLIP and MetaCLIP 2: a tower for images, a tower for texts, and a loss that asks which image belongs to which text.
 
-After transformers' modeling_clip.py (5.23). A batch is so many images and as many texts; the loss compares those of one GPU.
+After transformers' modeling_clip.py and modeling_metaclip_2.py (5.23).
+
+A batch is so many images and as many texts; the loss compares those of one GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -78,6 +80,8 @@ class CLIPSpec(ModelSpec):
     made = frozenset({"hidden_size", "num_hidden_layers"})
 
     learned_positions = embeds = True
+    ends_by_height: ClassVar[bool] = True
+    """Whether a text's end is its highest token where `eos_token_id` is 2."""
 
     text_config: TextSpec
     vision_config: VisionSpec
@@ -128,7 +132,13 @@ class CLIPSpec(ModelSpec):
         return self.vision_config.image_size
 
 
-SPECS = {"clip": CLIPSpec}
+class MetaClip2Spec(CLIPSpec):
+    last_vllm = "none"
+    in_sglang = "none"
+    ends_by_height = False
+
+
+SPECS = {"clip": CLIPSpec, "metaclip_2": MetaClip2Spec}
 
 
 class SelfAttention:
@@ -179,9 +189,9 @@ class EncoderLayer:
 
 
 class TextModel:
-    def __init__(self, spec: TextSpec, build: Builder):
+    def __init__(self, spec: TextSpec, build: Builder, ends_by_height: bool = True):
         self.attention = build.attention
-        self.eos_token_id = spec.eos_token_id
+        self.by_token = spec.eos_token_id != 2 or not ends_by_height
         self.token_embedding = build.embedding("embeddings.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
         places = spec.max_position_embeddings
         self.position_embedding = build.embedding("embeddings.position_embedding", places, spec.hidden_size, first=False)
@@ -207,9 +217,9 @@ class TextModel:
         return add(embeds, positions)
 
     def _ends(self, ids: Tensor) -> Tensor:
-        """The place of each text's end: of its highest token where `eos_token_id` is 2, else of that token."""
+        """The place of each text's end: of that token, or of its highest one."""
         found = empty(ids.tape, ids.shape, dtypes.int32, "_to_copy")
-        if self.eos_token_id != 2:
+        if self.by_token:
             found = empty(ids.tape, ids.shape, dtypes.bool_, "eq")
             found = empty(ids.tape, ids.shape, dtypes.int32, "_to_copy")
         ends = empty(ids.tape, ids.shape[:1], dtypes.int64, "argmax")
@@ -311,13 +321,13 @@ def contrastive_loss(logits: Tensor) -> Tensor:
 
 
 class CLIP:
-    """CLIP's text encoder and image encoder, each with its projection (`CLIPModel`)."""
+    """CLIP's text encoder and image encoder, each with its projection (`CLIPModel`, `MetaClip2Model`)."""
 
     def __init__(self, spec: CLIPSpec, build: Builder):
         self.vision = spec.vision_config
         self.logit_scale = build.parameter("logit_scale", ())
         with build.part("text_model"):
-            self.text_model = TextModel(spec.text_config, build)
+            self.text_model = TextModel(spec.text_config, build, spec.ends_by_height)
         with build.part("vision_model"):
             self.vision_model = VisionModel(spec.vision_config, build, whole=True)
         self.visual_projection = build.linear("visual_projection", spec.vision_config.hidden_size, spec.projection_dim)

@@ -77,7 +77,8 @@ class Decoder:
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
     `holding`: as of `Builder.layers`.
     `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
-    `positioned`: whether layers get the tokens' positions, too. `turns_all`: whether those that see nothing get a rotary table.
+    `positioned`: whether layers get the tokens' positions, too. `turns`: which rotary table a layer of a kind
+    gets, None where it gets none; without it that of what it sees.
     `passes_over`: whether layers of a kind are not run.
     """
 
@@ -99,7 +100,7 @@ class Decoder:
         sees: Callable[[Any], LayerType | None] = seen,
         holding: bool = False,
         positioned: bool = True,
-        turns_all: bool = True,
+        turns: Callable[[Any], LayerType | None] | None = None,
         tail: int = 0,
         passes_over: Callable[[Any], bool] = lambda kind: False,
     ):
@@ -107,7 +108,7 @@ class Decoder:
         self.rotary = rotary or Rotary(spec.head_dim)
         self.passes_over = passes_over
         self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
-        self.turns_all = turns_all
+        self.turns = turns or (lambda kind: sees(kind) or FULL)
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
         self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding, last=tail)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
@@ -131,7 +132,7 @@ class Decoder:
         output is held until the next layer's is there."""
         tape = ids.tape
         batch, tokens = ids.shape
-        embeds = self.embedded(self.embed_tokens(ids)) if given is None else given
+        embeds = self.embedded(self.embed_tokens(ids) if given is None else given)
         positions = token_positions(tape, tokens) if positions is None else positions
         masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
@@ -141,7 +142,8 @@ class Decoder:
             if self.passes_over(kind):
                 continue
             sees = self.sees(kind)
-            table = tables[sees or FULL] if sees or self.turns_all else ()
+            turns = self.turns(kind)
+            table = () if turns is None else tables[turns]
             out = layer(hidden, *table, None if sees is None else masks[sees], handed)
             hidden = out if after is None else after(kind, out)
         return self.norm(hidden)

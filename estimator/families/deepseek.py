@@ -74,14 +74,15 @@ SPECS = {"deepseek_v2": DeepseekV2Spec, "deepseek_v3": DeepseekV3Spec}
 class DeepseekMoe:
     """Routed experts, and shared ones, which are one feed-forward layer, for every token.
 
-    `router`: how they are chosen; without it as the spec's version does.
+    `router`: how they are chosen; without it as the spec's version does. `shared`: the width of the shared ones together.
     """
 
-    def __init__(self, spec: Any, build: Builder, router: type[DeepseekRouter] | None = None):
+    def __init__(self, spec: Any, build: Builder, router: type[DeepseekRouter] | None = None, shared: int | None = None):
         self.experts = Experts(spec, build)
         router = router or (DeepseekV2Router if isinstance(spec, DeepseekV2Spec) else DeepseekV3Router)
         self.gate = router(spec, build)
-        self.shared_experts = GatedMLP(spec, build, "mlp.shared_experts", spec.moe_intermediate_size * spec.n_shared_experts)
+        width = shared or spec.moe_intermediate_size * spec.n_shared_experts
+        self.shared_experts = GatedMLP(spec, build, "mlp.shared_experts", width)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         logits, weights, chosen = self.gate(hidden)

@@ -64,7 +64,7 @@ def masks(
     return {FULL: causal_mask(tape, batch, tokens, dtype, implementation, None)}
 
 
-def self_attention(spec: Exaone4Spec, build: Builder, kind: LayerType) -> GroupedQueryAttention:
+def self_attention(spec: WindowedSpec, build: Builder, kind: LayerType) -> GroupedQueryAttention:
     """Attention of a layer of a kind."""
 
     def norm(which: str, _: int) -> Module:

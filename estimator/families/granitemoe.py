@@ -75,10 +75,13 @@ class GraniteMoe:
 
 
 class GraniteMoeLayer:
-    """Not a `PreNorm`: what it has in the place of a feed-forward layer has another name, by which it can be recomputed."""
+    """Not a `PreNorm`: what it has in the place of a feed-forward layer has another name, by which it can be recomputed.
 
-    def __init__(self, spec: GraniteMoeSpec, build: Builder):
-        self.self_attn: SelfAttention = self_attention(spec, build)
+    `attention`: in the place of Llama's.
+    """
+
+    def __init__(self, spec: GraniteMoeSpec, build: Builder, attention: SelfAttention | None = None):
+        self.self_attn: SelfAttention = attention or self_attention(spec, build)
         self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
         self.block_sparse_moe = GraniteMoe(spec, build)
@@ -90,11 +93,15 @@ class GraniteMoeLayer:
         out = scaled(out, residual)
         residual = out
         out = self.post_attention_layernorm(out)
-        out = self.block_sparse_moe(out)
+        out, *_held = self.fed_forward(out)
         return scaled(out, residual)
 
+    def fed_forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """What the experts give, and what the layer holds to its end."""
+        return (self.block_sparse_moe(hidden),)
 
-def _begin(embeds: Tensor) -> tuple[Tensor, Tensor]:
+
+def begin(embeds: Tensor) -> tuple[Tensor, Tensor]:
     """Embeddings are scaled late, when the mask is made."""
     embeds = mul_scalar(embeds)
     return embeds, embeds
@@ -102,7 +109,7 @@ def _begin(embeds: Tensor) -> tuple[Tensor, Tensor]:
 
 def granitemoe(spec: GraniteMoeSpec, build: Builder) -> Decoder:
     """The body of the model."""
-    return Decoder(spec, build, lambda _: GraniteMoeLayer(spec, build), rotary=LlamaRotary(spec.head_dim), begin=_begin)
+    return Decoder(spec, build, lambda _: GraniteMoeLayer(spec, build), rotary=LlamaRotary(spec.head_dim), begin=begin)
 
 
 HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: ScaledLM(granitemoe(spec, build), spec, build)}

@@ -6,7 +6,7 @@ After transformers' modeling_granitemoehybrid.py (5.23); its Mamba layers are Ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ from estimator.families.hybrid import ATTENTION, MAMBA, Kind, Mamba2HybridSpec
 from estimator.families.mamba2 import Mixer
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
-from estimator.families.spec import Size, called
+from estimator.families.spec import Activation, Size, called
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar
@@ -118,8 +118,19 @@ class SelfAttention:
         return out, weights
 
 
+class SharedSizes(Protocol):
+    """What a spec says of the feed-forward layer that every token passes."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def shared_intermediate_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> Activation: ...
+
+
 class MLP:
-    def __init__(self, spec: GraniteMoeHybridSpec, build: Builder):
+    def __init__(self, spec: SharedSizes, build: Builder):
         self.size = spec.shared_intermediate_size
         self.activation = ACTIVATIONS[spec.hidden_act]
         self.input_linear = build.linear("shared_mlp.input_linear", spec.hidden_size, 2 * self.size)

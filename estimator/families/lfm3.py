@@ -168,7 +168,7 @@ def lfm3(spec: Lfm3Spec, build: Builder) -> Decoder:
 
     rotary = RotaryOfKinds(spec.head_dim, dtypes.float32, spec.attending, early=True)
     last = "embedding_norm"
-    return Decoder(spec, build, layer, spec.kinds, rotary=rotary, last=last, masks=masks, sees=sees, turns_all=False)
+    return Decoder(spec, build, layer, spec.kinds, rotary=rotary, last=last, masks=masks, sees=sees, turns=sees)
 
 
 HEADS = language_model(lfm3)

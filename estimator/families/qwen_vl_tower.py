@@ -63,13 +63,17 @@ class SelfAttention:
     def __init__(self, spec: BlockSpec, build: Builder, lengths: Sequence[int], turn: Turn | None = None):
         size = spec.width
         self.heads, self.lengths, self.turn = spec.num_attention_heads, lengths, turn or rotate
-        query_bias, output_bias = spec.attention_biases
-        *names, output = spec.attention_names
-        self.inputs = [build.linear(name, size, 3 * size // len(names), query_bias) for name in names]
-        self.proj = build.linear(output, size, size, output_bias)
+        self.make_layers(spec, build)
         head = size // self.heads
         self.q_norm, self.k_norm = (build.rms_norm(f"attn.{x}_norm", head) if spec.normed_heads else None for x in "qk")
         self.attend = Attention(build.attention, causal=False)
+
+    def make_layers(self, spec: BlockSpec, build: Builder) -> None:
+        """The linear layers, in the order in which the real module makes them."""
+        size, (query_bias, output_bias) = spec.width, spec.attention_biases
+        *names, output = spec.attention_names
+        self.inputs = [build.linear(name, size, 3 * size // len(names), query_bias) for name in names]
+        self.proj = build.linear(output, size, size, output_bias)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return self.weighed(hidden, cos, sin, weighs=False)[0]
@@ -77,7 +81,7 @@ class SelfAttention:
     def weighed(self, hidden: Tensor, cos: Tensor, sin: Tensor, weighs: bool = True) -> tuple[Tensor, list[Tensor | None]]:
         """The same, and where it `weighs` the weights of each part, which `eager` has."""
         patches = hidden.shape[0]
-        q, k, v = self._inputs(hidden)
+        q, k, v = self.projected(hidden)
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q)
             k = self.k_norm(k)
@@ -100,7 +104,7 @@ class SelfAttention:
         del lengths
         return out, weights
 
-    def _inputs(self, hidden: Tensor) -> list[Tensor]:
+    def projected(self, hidden: Tensor) -> list[Tensor]:
         """Queries, keys and values, [patches, heads, size]."""
         patches = hidden.shape[0]
         if len(self.inputs) > 1:
@@ -149,11 +153,13 @@ def norm(spec: BlockSpec, build: Builder, name: str, size: int) -> Module:
 
 
 class Block:
-    def __init__(self, spec: BlockSpec, build: Builder, lengths: Sequence[int]):
+    """`attention`: its kind."""
+
+    def __init__(self, spec: BlockSpec, build: Builder, lengths: Sequence[int], attention: type[SelfAttention] = SelfAttention):
         size, width, _ = spec.widths
         self.norm1 = norm(spec, build, "norm1", size)
         self.norm2 = norm(spec, build, "norm2", size)
-        self.attn = SelfAttention(spec, build, lengths)
+        self.attn = attention(spec, build, lengths)
         self.mlp: Module = (
             GatedMLP(spec, build) if spec.gated else MLP(build, spec.block_names, size, width, size, ACTIVATIONS[spec.hidden_act])
         )
@@ -212,9 +218,16 @@ class Merger:
 
 
 class VisionModel:
-    """The tower. `grid`: rows and columns of patches of each image; without it the tower is loaded and not run."""
+    """The tower. `grid`: rows and columns of patches of each image; without it the tower is loaded and not run. `attention`: of
+    its blocks."""
 
-    def __init__(self, spec: VisionSpec, build: Builder, grid: tuple[int, int] | None = None):
+    def __init__(
+        self,
+        spec: VisionSpec,
+        build: Builder,
+        grid: tuple[int, int] | None = None,
+        attention: type[SelfAttention] = SelfAttention,
+    ):
         size = spec.width
         patch = spec.temporal_patch_size, spec.patch_size, spec.patch_size
         self.spec, self.patch = spec, (-1, spec.num_channels, *patch)
@@ -229,7 +242,7 @@ class VisionModel:
         self.windows = spec.window_lengths(*grid) if grid else ()
         kinds = spec.kinds
         self.layers = build.layers(
-            kinds, lambda kind: Block(spec, build, self.windows if kind == WINDOW else self.whole), "blocks"
+            kinds, lambda kind: Block(spec, build, self.windows if kind == WINDOW else self.whole, attention), "blocks"
         )
         self.merger = Merger(spec, build, "merger")
         self.deep = self._deep(build) if deep is None else deep

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from transformers import vision_utils
+from transformers.models.exaone4_5 import modeling_exaone4_5
 from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
@@ -160,5 +161,6 @@ def numbers_asked(live: Any) -> Iterator[None]:
         mock.patch.object(FakeTensor, "tolist", listed),
         mock.patch.object(modeling_qwen2_5_vl, "get_vision_window_index", windows),
         mock.patch.object(modeling_qwen2_5_omni, "get_vision_window_index", windows),
+        mock.patch.object(modeling_exaone4_5, "get_vision_window_index", windows),
     ):
         yield

@@ -45,6 +45,7 @@ ENCODERS = EMBED | {
     "m2m_100",
     "marian",
     "mbart",
+    "metaclip_2",
     "mpnet",
     "mt5",
     "pegasus",

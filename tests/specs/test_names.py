@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,15 @@ def test_what_transformers_has_no_class_for_is_said(row: dict[str, Any]) -> None
 def test_what_is_no_model_of_transformers_is_said(of: str, said: str) -> None:
     for name in catalogue.shipped(unbuilt.FILE)[of]:
         with pytest.raises(UnknownModel, match=said):
+            resolve(name, allow_files=False)
+
+
+@pytest.mark.parametrize("row", catalogue.shipped(unbuilt.FILE)["towers"], ids=lambda row: str(row["instead"]))
+def test_the_part_that_is_modelled_is_named(row: dict[str, Any]) -> None:
+    assert set(row) == {"names", "instead"}
+    assert resolve(row["instead"], allow_files=False).spec.forward_modelled
+    for name in row["names"]:
+        with pytest.raises(UnknownModel, match=re.escape(f"Did you mean {row['instead']}?")):
             resolve(name, allow_files=False)
 
 
