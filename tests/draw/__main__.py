@@ -98,7 +98,14 @@ class Run:
         self.refusals += refusals
         if found.kind in self.reasons:
             self.reasons[found.kind][found.why] += 1
-        line = {"seed": seed, "kind": found.kind, "why": found.why, "detail": found.detail, "seconds": round(seconds, 2), "job": job}
+        line = {
+            "seed": seed,
+            "kind": found.kind,
+            "why": found.why,
+            "detail": found.detail,
+            "seconds": round(seconds, 2),
+            "job": job,
+        }
         with open(self.asked.log, "a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         if found.kind == "finding":
