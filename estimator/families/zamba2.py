@@ -27,7 +27,7 @@ from estimator.families.mamba2 import Mixer, MixerSizes
 from estimator.families.modules import ACTIVATIONS, Module, rotate, token_positions
 from estimator.families.rotary import RotarySpec
 from estimator.families.spec import Activation, Size
-from estimator.tape.checkpoint import checkpoint_within
+from estimator.tape.checkpoint import EVERY, checkpoint_within
 from estimator.tape.pointwise import add, mul
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, clone, reshape, split, transpose
@@ -44,7 +44,8 @@ class Zamba2Spec(HybridSpec, RotarySpec):
 
     can = Abilities()
     modelled = {"tie_word_embeddings": (True,), "use_long_context": (False,)}
-    by_position = differentiated_once = True
+    by_position = EVERY
+    differentiated_once = True
     in_sglang = "none"
     staged = False
     made = frozenset({"layers_block_type"})
