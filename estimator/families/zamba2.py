@@ -180,10 +180,9 @@ class Adapter:
         shapes = {f"{name}.0": (rank, inputs), f"{name}.1": (outputs, rank)}
         weights = {part: build.parameter(f"{part}.weight", shape) for part, shape in shapes.items()}
         self.down, self.up = [build.sharing(part, weight) for part, weight in weights.items()]
-        for _ in range(block.users - 1 if build.adapter else 0):
-            with build.unlearning():  # PEFT adapts each layer's modules, also those that only others run
-                for part, weight in weights.items():
-                    build.sharing(part, weight)
+        with build.unlearning():  # PEFT adapts each layer's modules, also those that only others run
+            others = range(block.users - 1 if build.adapter else 0)
+            self.others = [build.sharing(part, weight) for _ in others for part, weight in weights.items()]
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.up(self.down(x))
