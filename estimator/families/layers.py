@@ -92,8 +92,8 @@ class Checkpointing:
         if way == FULL and self.reentrant:
             return partial(reentrant_checkpoint, layer, by_position=self.by_position)
         policy = None if way == FULL else POLICIES[way]
-        how = {"offloads": self.offloads, "by_position": self.by_position, "early_stop": self.early_stop}
-        return partial(checkpoint, layer, policy=policy, **how)
+        checkpointed = partial(checkpoint, layer, policy=policy, early_stop=self.early_stop)
+        return partial(checkpointed, offloads=self.offloads, by_position=self.by_position)
 
 
 @dataclass(frozen=True, slots=True)

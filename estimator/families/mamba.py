@@ -104,12 +104,14 @@ class Mixer:
         self.conv_bias = build.parameter(name + ".conv1d.bias", (inner,)) if spec.use_conv_bias else None
         self.in_proj = build.linear(name + ".in_proj", spec.hidden_size, 2 * inner, spec.use_bias)
         self.x_proj = build.linear(name + ".x_proj", inner, rank + 2 * states)
-        self.dt_proj, self.not_called = bypassed(build, name + ".dt_proj", rank, inner)
+        dt_proj, self.not_called = bypassed(build, name + ".dt_proj", rank, inner)
+        assert dt_proj.bias is not None
+        self.dt_weight, self.dt_bias = dt_proj.weight, dt_proj.bias
         self.out_proj = build.linear(name + ".out_proj", inner, spec.hidden_size, spec.use_bias)
 
     def offer(self) -> None:
         """What forward makes for a fused kernel that is not there."""
-        for_kernels = to(self.d, dtypes.float32), to(self.dt_proj.bias, dtypes.float32)
+        for_kernels = to(self.d, dtypes.float32), to(self.dt_bias, dtypes.float32)
         del for_kernels
 
     def normed(self, steps: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,8 +129,8 @@ class Mixer:
         mixed = transpose(mixed, 1, 2)
         steps, b, c = split(self.x_proj(mixed), (self.rank, self.states, self.states), 2)
         steps, b, c = self.normed(steps, b, c)
-        steps = _weighted(self.dt_proj.weight, transpose(steps, 1, 2))
-        bias = to(self.dt_proj.bias, dtypes.float32)
+        steps = _weighted(self.dt_weight, transpose(steps, 1, 2))
+        bias = to(self.dt_bias, dtypes.float32)
         out = self._scan(transpose(mixed, 1, 2), steps, a, b, c, to(self.d, dtypes.float32), gate, bias)
         out = self.out_proj(to(transpose(out, 1, 2), hidden.dtype))
         del projected, mixed, gate, steps, a, b, c, bias
