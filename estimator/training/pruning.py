@@ -34,7 +34,7 @@ class Pruning:
     def __call__(self, build: Builder, name: str, module: Module) -> Module:
         """The layer, with a mask if it is a target; `all-linear` leaves the head of a classification out."""
         head = self.targets.names is None and name.partition(".")[0] in PEFT_HEADS
-        if head or not self.targets.chooses(name) or name in build.bypassed or not isinstance(module, Linear | Conv1D):
+        if head or not self.targets.chooses(name) or not isinstance(module, Linear | Conv1D):
             return module
         self.pruned.append(name)
         return _Masked(build, name, module)
