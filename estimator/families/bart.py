@@ -18,6 +18,7 @@ from estimator.families.modules import ACTIVATIONS, Embedding
 from estimator.families.seq2seq import ClassificationHead, Seq2SeqClassification, Seq2SeqLM
 from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size, called
 from estimator.tape import dtypes
+from estimator.tape.checkpoint import EVERY
 from estimator.tape.pointwise import add, add_scalar, dropout, mul_scalar
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape, transpose
@@ -32,6 +33,7 @@ class BartSpec(ModelSpec):
         "is_encoder_decoder": (True,),
         "tie_word_embeddings": (True,),
     }
+    by_position = EVERY
     learned_positions = True
 
     vocab_size: Size

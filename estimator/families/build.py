@@ -357,6 +357,6 @@ class Builder(ParameterStore):
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
         self.linears.append(name)
         if self.adapter is None or not self.adapts(name):
-            return self.pruning(self, name, module)
+            return module if name in self.bypassed else self.pruning(self, name, module)
         self.adapted.append(name)
         return self.adapter.adapt(self, name, module, inputs, outputs)

@@ -37,7 +37,8 @@ class DebertaV2Spec(PostNormSpec):
     last_vllm = "none"
     why_not_vllm = "its registry has none, and its transformers backend takes no attention with relative positions"
 
-    by_position = differentiated_once = True
+    by_position = frozenset({0, 1})
+    differentiated_once = True
     modelled = PostNormSpec.modelled | {"conv_kernel_size": (0,), "legacy": (True,), "z_steps": (0,)}
     attentions = ("eager",)
 

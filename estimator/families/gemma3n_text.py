@@ -207,9 +207,9 @@ class AltUp:
         streams, size = spec.altup_num_inputs, spec.hidden_size
         self.streams, self.training = streams, build.training
         self.scale = build.parameter("altup.correct_output_scale", (size,), read=spec.altup_correct_scale)
+        build.bypassed.append("altup.correction_coefs")
         with build.unlearning(build.training and build.adapter is not None):  # an adapter on it is not run
             self.correction_coefs = build.linear("altup.correction_coefs", streams, streams, kind=self._bypassed)
-        build.bypassed.append("altup.correction_coefs")
         self.prediction_coefs = build.linear("altup.prediction_coefs", streams, streams**2)
         self.modality_router = build.linear("altup.modality_router", size, streams)
         self.router_norm = RMSNorm(build, "altup.router_norm", size)

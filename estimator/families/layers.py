@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from estimator.contract.errors import NotModelled
 from estimator.tape.autograd import keep
-from estimator.tape.checkpoint import checkpoint, reentrant_checkpoint
+from estimator.tape.checkpoint import FIRST, checkpoint, reentrant_checkpoint
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import to
 from estimator.tape.selective import POLICIES
@@ -53,7 +53,7 @@ class Checkpointing:
     `every` k: each k-th layer by itself, from the first on (0: none). `segment` s: runs of s consecutive layers, each as
     one, whose inputs alone are kept (0: no such runs). `first`: the first layers, so many in each way, one way after the other;
     a way is `FULL` or the name of what is kept. `modules`: these of each layer. `reentrant`: by torch's older implementation,
-    which saves for each layer whatever it is handed `by_position`.
+    which saves for each layer what it is handed `by_position`.
     `offloads`: what is kept of a layer's inputs lies in the host's memory.
     `skips` layers before the first that `every` counts. `inside` what ranks share a layer by, whose parameters are then gathered
     once for both passes. `early_stop`: a layer is run again up to the last tensor that backward needs, not to its end.
@@ -64,7 +64,7 @@ class Checkpointing:
     first: tuple[tuple[str, int], ...] = ()
     modules: tuple[str, ...] = ()
     reentrant: bool = False
-    by_position: bool = False
+    by_position: frozenset[int] = FIRST
     offloads: bool = False
     skips: int = 0
     inside: bool = False
@@ -89,11 +89,11 @@ class Checkpointing:
         """The layer, recomputed in that way."""
         if way is None:
             return layer
-        if way == FULL:
-            if self.reentrant:
-                return partial(reentrant_checkpoint, layer, by_position=self.by_position)
-            return partial(checkpoint, layer, offloads=self.offloads, early_stop=self.early_stop)
-        return partial(checkpoint, layer, policy=POLICIES[way], offloads=self.offloads, early_stop=self.early_stop)
+        if way == FULL and self.reentrant:
+            return partial(reentrant_checkpoint, layer, by_position=self.by_position)
+        policy = None if way == FULL else POLICIES[way]
+        checkpointed = partial(checkpoint, layer, policy=policy, early_stop=self.early_stop)
+        return partial(checkpointed, offloads=self.offloads, by_position=self.by_position)
 
 
 @dataclass(frozen=True, slots=True)

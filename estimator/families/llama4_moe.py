@@ -33,10 +33,10 @@ class Router:
             )
         self.top_k, self.experts = spec.num_experts_per_tok, spec.num_local_experts
         self.weight = build.weight("feed_forward.router.weight", (self.experts, spec.hidden_size))
-        build.bypassed.append("feed_forward.router")  # a linear layer, as optimizers of matrices see it
         plain = Linear(self.weight.tensor, None)
         masked = build.pruning(build, "feed_forward.router", plain)
         self.masked = masked if masked is not plain else None
+        build.bypassed.append("feed_forward.router")  # a linear layer, as optimizers of matrices see it
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         with entered(self.weight):

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from pydantic import model_validator
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.mamba2 import IN_TORCH, WITHOUT_LORA, CausalLM, causal_conv1d
 from estimator.families.modules import ACTIVATIONS, Module
+from estimator.families.siglip_pooling import bypassed
 from estimator.families.spec import Activation, ModelSpec, Size
 from estimator.tape import dtypes
 from estimator.tape.autocast import cast_all
@@ -94,10 +95,6 @@ class Mixer:
 
     def __init__(self, spec: MixerSizes, build: Builder, name: str):
         inner, states, rank = spec.inner, spec.state_size, spec.time_step_rank
-        if build.adapter is not None and build.adapter.targets(name + ".dt_proj"):
-            raise InvalidJob(
-                "dt_proj's weight is used without its layer: an adapter on it would learn nothing", "training.adapter.targets"
-            )
         self.inner, self.states, self.rank = inner, states, rank
         self.unrolled = build.unrolled
         self.activation = ACTIVATIONS[spec.hidden_act]
@@ -107,9 +104,9 @@ class Mixer:
         self.conv_bias = build.parameter(name + ".conv1d.bias", (inner,)) if spec.use_conv_bias else None
         self.in_proj = build.linear(name + ".in_proj", spec.hidden_size, 2 * inner, spec.use_bias)
         self.x_proj = build.linear(name + ".x_proj", inner, rank + 2 * states)
-        build.bypassed.append(name + ".dt_proj")
-        self.dt_weight = build.parameter(name + ".dt_proj.weight", (inner, rank))
-        self.dt_bias = build.parameter(name + ".dt_proj.bias", (inner,))
+        dt_proj, self.not_called = bypassed(build, name + ".dt_proj", rank, inner)
+        assert dt_proj.bias is not None
+        self.dt_weight, self.dt_bias = dt_proj.weight, dt_proj.bias
         self.out_proj = build.linear(name + ".out_proj", inner, spec.hidden_size, spec.use_bias)
 
     def offer(self) -> None:
@@ -184,7 +181,8 @@ class NormedMixer(Mixer):
 
 
 def refuse_few_bits(build: Builder, family: str) -> None:
-    """Raise `NotModelled` for quantized weights: dt_proj is then called as a layer, and its bias is taken off again."""
+    """Raise `NotModelled` for quantized weights: dt_proj's is multiplied by without its layer, or dt_proj is called, and its bias
+    taken off again."""
     if build.quantization is not None:
         raise NotModelled(f"{family} with weights in few bits is not modelled yet; leave it out", "training.quantization")
 
@@ -219,4 +217,9 @@ def _weighted(weight: Tensor, x: Tensor) -> Tensor:
     return contiguous(transpose(product, 1, 2))
 
 
-HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: Mixer(spec.mixer, build, "mixer"))}
+def _causal_lm(spec: MambaSpec, build: Builder) -> CausalLM:
+    refuse_few_bits(build, "mamba")
+    return CausalLM(spec, build, lambda: Mixer(spec.mixer, build, "mixer"))
+
+
+HEADS = {"causal-lm": _causal_lm}

@@ -102,7 +102,7 @@ class LightningAttention:
 
     def __init__(self, spec: MiniMaxSpec, build: Builder):
         heads, size, block = spec.num_attention_heads, spec.head_dim, spec.block_size
-        if build.sharding.input_dtype not in (None, build.dtype):
+        if build.sharding.weights_dtype not in (None, build.dtype):
             raise Contradiction(
                 "lightning attention multiplies by buffers that a mixed-precision policy does not cast, and fails in torch: "
                 "write bf16-true or 32-true",

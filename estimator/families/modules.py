@@ -122,7 +122,7 @@ class SavedEmbedding(Embedding):
     """One of which a `copy` is trained instead, with a `scale` of its own; what is tied to its weight stays so."""
 
     def __init__(self, own: Embedding, copy: Tensor, scale: Tensor | None):
-        super().__init__(own.weight)
+        super().__init__(own.weight, scale=own.scale)
         self.copy = Embedding(copy, own.require_grad, scale)
 
     def __call__(self, ids: Tensor) -> Tensor:

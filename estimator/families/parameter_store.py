@@ -93,6 +93,12 @@ class ParameterStore:
         self._unit.append(parameter)
         return tensor
 
+    def register_last(self, tensor: Tensor) -> None:
+        """A parameter is registered anew, after those that were made since."""
+        for made in (self.parameters, self._unit):
+            place = next(i for i, parameter in enumerate(made) if parameter.tensor is tensor)
+            made.append(made.pop(place))
+
     def _trains(self, name: str) -> bool:
         """Whether an adapter leaves a parameter of the model trainable: some train all biases, too, or the head."""
         return self.adapter is not None and self.adapter.trains(self._whole_name(name), False)

@@ -26,6 +26,8 @@ class Sharding:
     edges = Edges()
     input_dtype: DType | None = None
     """What the numbers that a layer is called with are cast to."""
+    weights_dtype: DType | None = None
+    """What weights are gathered in, where that is another type than they are kept in; buffers stay in theirs."""
     rounds = 2
     """Micro-steps that differ: the first, and those after it."""
     encloses = False

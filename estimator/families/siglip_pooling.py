@@ -34,7 +34,7 @@ class PoolingHead:
         self.probe = build.parameter(name + ".probe", (1, 1, size))
         self.in_proj_weight = build.parameter(name + ".attention.in_proj_weight", (3 * size, size))
         self.in_proj_bias = build.parameter(name + ".attention.in_proj_bias", (3 * size,))
-        self.out_proj, self.not_called = bypassed(build, name + ".attention.out_proj", size)
+        self.out_proj, self.not_called = bypassed(build, name + ".attention.out_proj", size, size)
         self.layernorm = build.layer_norm(name + ".layernorm", size)
         self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True, name=name + ".mlp")
 
@@ -77,9 +77,9 @@ class PoolingHead:
         return q, select(both, 0), select(both, 0)
 
 
-def bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
-    """A layer whose weights `torch.nn.MultiheadAttention` takes without calling it: an adapter on it is trained, and gets no
-    gradients. The layer, and the module that the adapter makes of it."""
+def bypassed(build: Builder, name: str, inputs: int, outputs: int) -> tuple[Linear, Module]:
+    """A layer whose weights are taken without calling it, as by `torch.nn.MultiheadAttention`: an adapter on it is trained, and
+    gets no gradients. The layer, and the module that the adapter makes of it."""
     found: list[Linear] = []
 
     def taken(weight: Tensor, bias: Tensor | None) -> Linear:
@@ -94,5 +94,5 @@ def bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
             "the bias of an adapted layer whose adapter is not run is not modelled yet: write none", "training.adapter.bias"
         )
     with build.unlearning(adapted):
-        module = build.linear(name, size, size, True, taken, quantized=False)
+        module = build.linear(name, inputs, outputs, True, taken, quantized=False)
     return found[0], module

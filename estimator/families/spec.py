@@ -11,6 +11,7 @@ from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.families.abilities import Abilities
 from estimator.families.cache_layers import CacheLayer, Picture, attention
+from estimator.tape.checkpoint import FIRST
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Depth = Annotated[int, Field(ge=1, le=2**12)]
@@ -60,9 +61,9 @@ class ModelSpec(BaseModel):
 
     flash_3: ClassVar[bool] = True
     """Whether FlashAttention's third release is known to run where the second does."""
-    by_position: ClassVar[bool] = False
-    """Whether layers get more than hidden states by position: an offloaded checkpoint takes all of that to the host, and one with
-    re-entrance saves it."""
+    by_position: ClassVar[frozenset[int]] = FIRST
+    """Which tensors layers get by position, not in a tuple: an offloaded checkpoint takes these to the host, and one with
+    re-entrance saves them."""
     unasked_embeddings: ClassVar[bool] = False
     """Whether a stack begins with embeddings that transformers does not make require gradients where all else is frozen."""
     differentiated_once: ClassVar[bool] = False

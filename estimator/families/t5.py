@@ -19,6 +19,7 @@ from estimator.families.relative import RelativeAttention, Sizes
 from estimator.families.seq2seq import ClassificationHead, Seq2SeqClassification, Seq2SeqLM
 from estimator.families.spec import Depth, ModelSpec, Probability, Size, called
 from estimator.tape import dtypes
+from estimator.tape.checkpoint import EVERY
 from estimator.tape.pointwise import add, add_scalar, clamp_between, dropout, mean_last, mul, pow_scalar, rsqrt, to
 from estimator.tape.tensor import Tensor, empty
 
@@ -26,7 +27,7 @@ from estimator.tape.tensor import Tensor, empty
 class T5Spec(ModelSpec):
     """`tie_word_embeddings` false is v1.1: an output layer of its own, and hidden states that are not scaled for it."""
 
-    by_position = True
+    by_position = EVERY
     last_vllm = "none"
     why_not_vllm = "of encoder-decoders its registry has those that hear or see"
     modelled = {"is_encoder_decoder": (True,), "is_decoder": (False,)}

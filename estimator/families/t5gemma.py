@@ -26,6 +26,7 @@ from estimator.families.seq2seq import Seq2SeqLM, shifted_right
 from estimator.families.spec import ModelSpec, Probability, Size
 from estimator.families.windows import FULL, SLIDING, LayerType, causal_masks
 from estimator.tape import dtypes
+from estimator.tape.checkpoint import EVERY
 from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import dropout, mul_scalar, tanh, to
@@ -61,6 +62,7 @@ class T5GemmaSpec(ModelSpec):
     attentions = ("eager", "flash_attention_2")
     modelled = {"is_encoder_decoder": (True,)}
     made = frozenset({"hidden_size", "num_hidden_layers"})
+    by_position = EVERY - {1, 2}
 
     encoder: StackSpec
     decoder: StackSpec

@@ -50,7 +50,7 @@ class GatedAttention:
             spec.attention_dropout,
         )
         self.constant = build.parameter("attention.gru_rel_pos_const", (1, self.heads, 1, 1))
-        made = [bypassed(build, f"attention.{name}_proj", size) for name in ("k", "v", "q", "out")]
+        made = [bypassed(build, f"attention.{name}_proj", size, size) for name in ("k", "v", "q", "out")]
         (self.k, self.v, self.q, self.out), self.not_called = [own for own, _ in made], [module for _, module in made]
         self.gate = build.linear("attention.gru_rel_pos_linear", self.head_dim, 8, True)
         table = "attention.rel_attn_embed"

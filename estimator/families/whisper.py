@@ -20,6 +20,7 @@ from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, Embedding, Linear
 from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size, called
 from estimator.tape import dtypes
+from estimator.tape.checkpoint import EVERY
 from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.loss import embedding as rows
@@ -54,6 +55,7 @@ class WhisperSpec(EncoderSpec):
         "apply_spec_augment": (False,),
         "is_encoder_decoder": (True,),
     }
+    by_position = EVERY
     unasked_embeddings = True
 
     decoder_layers: Depth

@@ -14,6 +14,7 @@ from estimator.families.modules import ACTIVATIONS, Embedding
 from estimator.families.opt import OFFSET
 from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape import dtypes
+from estimator.tape.checkpoint import EVERY
 from estimator.tape.matmul import bmm
 from estimator.tape.pointwise import add, dropout, mul_scalar, softmax, to
 from estimator.tape.selection import minimum
@@ -25,7 +26,8 @@ class XGLMSpec(FullHeadsSpec):
     in_sglang = "none"
     last_vllm = "none"
     attentions = ("eager",)
-    by_position = learned_positions = True
+    by_position = EVERY
+    learned_positions = True
     modelled = {"layerdrop": (0, 0.0), "add_cross_attention": (False,), "tie_word_embeddings": (True,)}
 
     hidden_size: Size = called("d_model")

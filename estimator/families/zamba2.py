@@ -27,7 +27,7 @@ from estimator.families.mamba2 import Mixer, MixerSizes
 from estimator.families.modules import ACTIVATIONS, Module, rotate, token_positions
 from estimator.families.rotary import RotarySpec
 from estimator.families.spec import Activation, Size
-from estimator.tape.checkpoint import checkpoint_within
+from estimator.tape.checkpoint import EVERY, checkpoint_within
 from estimator.tape.pointwise import add, mul
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, clone, reshape, split, transpose
@@ -44,7 +44,8 @@ class Zamba2Spec(HybridSpec, RotarySpec):
 
     can = Abilities()
     modelled = {"tie_word_embeddings": (True,), "use_long_context": (False,)}
-    by_position = differentiated_once = True
+    by_position = EVERY
+    differentiated_once = True
     in_sglang = "none"
     staged = False
     made = frozenset({"layers_block_type"})
@@ -179,10 +180,9 @@ class Adapter:
         shapes = {f"{name}.0": (rank, inputs), f"{name}.1": (outputs, rank)}
         weights = {part: build.parameter(f"{part}.weight", shape) for part, shape in shapes.items()}
         self.down, self.up = [build.sharing(part, weight) for part, weight in weights.items()]
-        for _ in range(block.users - 1 if build.adapter else 0):
-            with build.unlearning():  # PEFT adapts each layer's modules, also those that only others run
-                for part, weight in weights.items():
-                    build.sharing(part, weight)
+        with build.unlearning():  # PEFT adapts each layer's modules, also those that only others run
+            others = range(block.users - 1 if build.adapter else 0)
+            self.others = [build.sharing(part, weight) for _ in others for part, weight in weights.items()]
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.up(self.down(x))

@@ -64,6 +64,11 @@ class Accelerator(BaseModel):
     """Name of the node that is assumed around accelerators of which nothing else is said."""
 
     @property
+    def of_laptop(self) -> bool:
+        """Whether it is soldered into a laptop, which has one."""
+        return self.name.endswith("-laptop")
+
+    @property
     def memory_bytes(self) -> int:
         """What a process can allocate."""
         return round(self.memory.value * MIB)

@@ -56,7 +56,7 @@ NOTHING = frozenset(
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g(i?)b?")
 _CHIP = re.compile(r"m(\d+)(?:-(pro|max|ultra))?-(\d+gb)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_UNITS = {"g": "gb", "gb": "gb", "gi": "gib", "gib": "gib", "gigabyte": "gb", "gigabytes": "gb", "gigs": "gb"}
+_UNITS = {"g": "gb", "gb": "gb", "gi": "gib", "gib": "gib", "gigabyte": "gb", "gigabytes": "gb", "gig": "gb", "gigs": "gb"}
 
 
 def with_units(parts: list[str]) -> list[str]:

@@ -44,6 +44,7 @@ class Fsdp1(Sharding):
         self.tape = tape
         self.world = world
         self.policy = policy
+        self.weights_dtype = policy.parameters
         self.prefetches = prefetches
         self.ignores = ignores
         self.around = around

@@ -68,7 +68,7 @@ class Fsdp2(Sharding):
         self.replicas, self.syncs, self.reduces = replicas, syncs, True
         self.rounds = 2 if syncs else 3
         self.policy = policy
-        self.input_dtype = policy.parameters
+        self.input_dtype = self.weights_dtype = policy.parameters
         self.reshard_after_forward = reshard_after_forward
         self.groups: list[Group] = []
         """In the order of the model's modules: the root's is first."""

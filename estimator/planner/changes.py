@@ -58,9 +58,10 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         for said, other in [*kinder, *_fewer_tokens(way, answer)]:
             if spread := _spread_that_fits(question, other, hardware):
                 return Change(said, spread.job)
-    alone = _comes_alone(card)
+    whole = _is_a_computer(card)
+    alone = whole or (card.accelerator is not None and card.accelerator.of_laptop)
     more = "" if alone else unshared(question, way, hardware)
-    if way.gguf and not alone and (found := _on_the_host(question, way, hardware)):
+    if way.gguf and not whole and (found := _on_the_host(question, way, hardware)):
         return found  # llama.cpp is mostly run so
     larger = [] if alone or more else list(_larger(way, hardware))
     within, over = [each for each in larger if each.nodes == 1], [each for each in larger if each.nodes > 1]
@@ -72,7 +73,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         others = [(f" and {said}", other) for said, other in _in_fewer_bytes(question, way, least)] if least else []
         if found := _more(question, [*([("", way)] if sizes is over else []), *others], sizes, capacity):
             return found
-    if not alone and not way.gguf:
+    if not whole and not way.gguf:
         for extra, other in [("", way), *((f" and {said}", other) for said, other in kinder)]:
             if found := _on_the_host(question, other, hardware):
                 return Change(found.said + extra, found.job)
@@ -81,7 +82,8 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     if alone:
         if card.ram:
             return Change(f"more RAM: {_largest(answer)}")
-        return Change(f"more memory: {_largest(answer)}, and it comes alone")
+        kind = "it comes alone" if whole else "a laptop has one GPU"
+        return Change(f"more memory: {_largest(answer)}, and {kind}")
     if way.part == "serving":
         return Change(_too_much_to_serve(question, way, hardware))
     most = (
@@ -120,7 +122,7 @@ def _fewer_tokens(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
         yield f"{key.replace('_', ' ')} {tokens}", way.changed(**{key: tokens})
 
 
-def _comes_alone(card: Capacity) -> bool:
+def _is_a_computer(card: Capacity) -> bool:
     """Whether no second one can be put beside it, nor memory of a host's: one chip with its computer, or no GPU at all."""
     return card.ram or (card.accelerator is not None and card.accelerator.form == "soc")
 

@@ -33,7 +33,7 @@ def _sold_so(card: Accelerator, asked: Memory) -> bool:
 
 def sizes(card: Accelerator, most: int) -> Iterator[Hardware]:
     """One of a card, two, four, … in a node; and nodes of them, where it is known how such are built."""
-    if card.form in ALONE or card.name.endswith("-laptop"):
+    if card.form in ALONE or card.of_laptop:
         yield Hardware(gpu=card.name)
         return
     usual = int(node(card.usual_node).gpus.value) if card.usual_node else 0

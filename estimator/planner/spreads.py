@@ -134,10 +134,11 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
         degree = max(d for d in tensor_degrees(spec) if d <= gpus)
         used = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=degree)
         yield f"tensor {degree}" if degree > 1 else "1 GPU", {**way.job, "hardware": used, "parallelism": {"tensor": degree}}
-        if nodes > 1:
-            over = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=degree, nodes=nodes)
-            both = {"tensor": degree, "pipeline": nodes}
-            yield f"tensor {degree}, pipeline {nodes}", {**way.job, "hardware": over, "parallelism": both}
+        layers = getattr(spec.language_model, "num_hidden_layers", nodes)
+        for stages in [*doubled(2, min(nodes, layers) - 1), min(nodes, layers)] if nodes > 1 else ():
+            over = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=degree, nodes=stages)
+            both = {"tensor": degree, "pipeline": stages}
+            yield f"tensor {degree}, pipeline {stages}", {**way.job, "hardware": over, "parallelism": both}
     elif total == 1:
         yield "1 GPU", {**way.job, "hardware": hardware}
     else:
@@ -151,6 +152,13 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
                 yield _beside(gpus, nodes), {**job, "parallelism": {"tensor": gpus, **beside}}
             elif kind not in ("tensor", "hsdp") or (kind == "hsdp" and nodes > 1 and gpus > 1):
                 yield f"{kind} x{total}", {**job, "parallelism": {"strategy": kind}}
+
+
+def doubled(first: int, last: int) -> Iterator[int]:
+    """A number, twice as many, and so on, to the last."""
+    while first <= last:
+        yield first
+        first *= 2
 
 
 def _beside(gpus: int, nodes: int) -> str:

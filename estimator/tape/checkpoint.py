@@ -18,6 +18,11 @@ from estimator.tape.selective import Cached, Caching, Policy, Store
 from estimator.tape.tape import Recomputation
 from estimator.tape.tensor import Tensor, empty
 
+Positions = frozenset[int]
+"""Which of a function's arguments, counted from 0."""
+FIRST = frozenset({0})
+EVERY = frozenset(range(16))
+
 
 class Hooks(Protocol):
     """What stands between a node and the tensors that it saves (`torch.autograd.graph.saved_tensors_hooks`)."""
@@ -43,10 +48,10 @@ class _Placeholder:
 
 
 class _Frame:
-    """One run of a segment: its function and inputs, alive as long as a placeholder of it is. `offloads`: the first input, which
-    transformers' layers are called with by position, goes to the host meanwhile (`save_inputs` under `save_on_cpu`)."""
+    """One run of a segment: its function and inputs, alive as long as a placeholder of it is. `offloads`: which
+    inputs go to the host meanwhile, as tensors that are given by position do (`save_inputs` under `save_on_cpu`)."""
 
-    def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...], offloads: bool, early_stop: bool):
+    def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...], offloads: Positions, early_stop: bool):
         self.function, self.early_stop = function, early_stop
         self.args: tuple[Tensor | OnHost | Packed | None, ...] = args
         self.placeholders: list[ref[_Placeholder]] = []
@@ -56,8 +61,7 @@ class _Frame:
         tape = next(t for t in args if t is not None).tape
         self.tape, self.slot = tape, tape.slot
         self.autocast_dtype = tape.autocast.dtype if tape.autocast else None
-        if offloads and args[0] is not None:
-            self.args = (OnHost(args[0]), *args[1:])
+        self.args = tuple([OnHost(t) if t is not None and i in offloads else t for i, t in enumerate(args)])
         for t in self.args:
             if isinstance(t, Tensor):
                 keep(t)
@@ -123,16 +127,18 @@ def checkpoint(
     *args: Tensor | None,
     policy: Policy | None = None,
     offloads: bool = False,
+    by_position: Positions = FIRST,
     early_stop: bool = True,
 ) -> Any:
     """Run `function(*args)` so that its activations are recomputed in backward, but for the results that `policy` keeps.
 
-    `offloads`: its first argument is kept in the host's memory. `early_stop`: the second run ends with the last tensor saved.
+    `offloads`: the arguments that are given `by_position` are kept in the host's memory. `early_stop`: the second run ends with
+    the last tensor saved.
     """
     tape = next(t for t in args if t is not None).tape
     if not tape.grad_enabled or tape.saved_tensor_hooks is not None:
         return function(*args)
-    tape.saved_tensor_hooks = frame = _Frame(function, args, offloads, early_stop)
+    tape.saved_tensor_hooks = frame = _Frame(function, args, by_position if offloads else frozenset(), early_stop)
     if policy is not None:
         frame.store = {}
         tape.selection = Caching(policy, frame.store)
@@ -154,7 +160,7 @@ def checkpoint_within(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
     if not isinstance(around, _Frame | _Recomputation):
         return function(*args)
     (first,) = around.pack(args[:1])
-    tape.saved_tensor_hooks = frame = _Frame(function, args, False, around.early_stop)
+    tape.saved_tensor_hooks = frame = _Frame(function, args, frozenset(), around.early_stop)
     frame.args = (first, *args[1:])
     del frame, first
     try:
@@ -163,15 +169,15 @@ def checkpoint_within(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
         tape.saved_tensor_hooks = around
 
 
-def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None, by_position: bool = False) -> Any:
+def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None, by_position: Positions = FIRST) -> Any:
     """Checkpointing with re-entrance, by torch's `CheckpointFunction`: the inputs are saved, and `function(*args)` runs without a
     graph.
 
     Where it returns several tensors, those that nothing uses get a gradient of zeros. What all layers share is a keyword's value,
-    part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`); unless all is given
+    part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`); unless it is given
     `by_position`, and so saved.
     """
-    given_at = [isinstance(t, Tensor) and (by_position or i == 0 or t.requires_grad) for i, t in enumerate(args)]
+    given_at = [isinstance(t, Tensor) and (i in by_position or t.requires_grad) for i, t in enumerate(args)]
     keywords = [None if there else t for there, t in zip(given_at, args, strict=True)]
     given = [t for there, t in zip(given_at, args, strict=True) if there and t is not None]
     tape = given[0].tape

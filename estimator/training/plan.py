@@ -173,7 +173,7 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
     training = job.training
     recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.by_position)
     if job.offload.activations != "none":
-        recomputed = offloading(recomputed, job, topology, spec)
+        recomputed = offloading(recomputed, job, topology)
     if recomputed.recomputes and not spec.recomputed:
         where = "training.activation_checkpointing"
         raise Contradiction(f"transformers' {spec.model_type} has no gradient checkpointing: write none", where)

@@ -45,6 +45,7 @@ class _Masked:
 
     def __init__(self, build: Builder, name: str, base: Linear | Conv1D):
         self.base, self.whole = base, base.weight
+        build.register_last(self.whole)  # as `weight_orig`, which optimizers step after the layer's bias
         self.mask = build.buffer(name + ".weight_mask", self.whole.shape, self.whole.dtype)
         with build.tape.counting(PARAMETER):
             base.weight = empty(build.tape, self.whole.shape, self.whole.dtype, "mul")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job, Training
 from estimator.families.layers import FULL, Checkpointing
-from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import NONE, Strategy
 from estimator.parallel.topology import Topology
 from estimator.tape.selective import TORCHTITAN_02
@@ -68,7 +67,7 @@ def _by_torchtitan(asked: str | CheckpointForm, layers: int) -> Checkpointing:
     return Checkpointing(every=every, skips=every - 1, inside=True, early_stop=False)
 
 
-def offloading(recomputed: Checkpointing, job: Job, place: Topology, spec: ModelSpec) -> Checkpointing:
+def offloading(recomputed: Checkpointing, job: Job, place: Topology) -> Checkpointing:
     """The checkpointing of a job, with what it keeps in the host's memory.
 
     That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
@@ -81,11 +80,6 @@ def offloading(recomputed: Checkpointing, job: Job, place: Topology, spec: Model
         raise NotModelled(
             "offloading the inputs of segments or of modules, or with re-entrance, is not modelled yet; use none, full or "
             "{layers: m}",
-            where,
-        )
-    if recomputed.recomputes and spec.by_position:
-        raise NotModelled(
-            f"offloading the inputs of {spec.model_type}'s layers, of which several are given by position, is not modelled yet",
             where,
         )
     if "offloaded_activations" not in place.strategy.models:

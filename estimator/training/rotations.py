@@ -42,7 +42,7 @@ class Oft(Method):
         count = size * (size - 1) // 2
         trained = build.parameter(name + ".oft_R.weight", (1 if self.shared else blocks, count), self.dtype, trainable=True)
         places = [build.buffer(f"{name}.oft_R.{end}", (count,), dtypes.int64) for end in ("rows", "cols")]
-        return _OftLinear(module, trained, places, blocks, size, self)
+        return _OftLinear(name, module, trained, places, blocks, size, self)
 
 
 def divisor(inputs: int, asked: int) -> int:
@@ -55,10 +55,17 @@ def divisor(inputs: int, asked: int) -> int:
 class _OftLinear:
     """base(x R), with the rows of x in blocks."""
 
-    def __init__(self, base: Module, weight: Tensor, places: list[Tensor], blocks: int, size: int, config: Oft):
-        self.base, self.weight, self.places, self.blocks, self.size, self.config = base, weight, places, blocks, size, config
+    def __init__(self, name: str, base: Module, weight: Tensor, places: list[Tensor], blocks: int, size: int, config: Oft):
+        self.name, self.base, self.weight, self.places = name, base, weight, places
+        self.blocks, self.size, self.config = blocks, size, config
 
     def __call__(self, x: Tensor) -> Tensor:
+        if len(x.shape) == 4:  # which `OFTRotationModule.forward` unfolds by a kernel of no size
+            raise Contradiction(
+                f"PEFT's OFT takes the four dimensions that {self.name} reads for those of a convolution, and fails: "
+                "list targets without it",
+                "training.adapter.targets",
+            )
         rotated = self._rotated(to(x, self.weight.dtype))
         result = self.base(to(rotated, x.dtype))
         return to(result, x.dtype)
@@ -68,7 +75,7 @@ class _OftLinear:
         blocks = reshape(x, (*x.shape[:-1], self.blocks, self.size))
         if self.config.shared:
             rotation = repeat(rotation, self.blocks)
-        leading = "abd"[: len(x.shape) - 1]
+        leading = "ab"[: len(x.shape) - 1]
         turned = einsum(f"{leading}rk,rkc->{leading}rc", blocks, rotation)
         out = reshape(turned, x.shape)
         return to(out, x.dtype)

@@ -11,7 +11,7 @@ from estimator.training import hearing
 
 WHERE = "training.images"
 STRATEGIES = ("none", "fsdp2")
-WIDE = ("32-true", "16-true")
+WIDE = ("32-true", "16-true", "megatron-fp16")
 """Precisions in which nothing casts what a model gets to the type of its weights, which is not bfloat16."""
 
 

@@ -32,6 +32,7 @@ KERNELS = {
 
 def scaled_dot_product_attention(
     gpu: Gpu,
+    casts: dict[Tensor, Tensor],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -43,16 +44,21 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """The function with the kernel that comes first in sdp's `select_sdp_backend`.
 
-    CUDA's autocast casts the arguments, the last one first; a mask of booleans becomes numbers of the query's type
-    (attention.cpp, convert_boolean_attn_mask).
+    CUDA's autocast casts the arguments, the last one first, and keeps the cast of a mask that is a leaf and wants a gradient in
+    `casts` (autocast_mode.cpp, `cached_cast`); a mask of booleans becomes numbers of the query's type (attention.cpp,
+    convert_boolean_attn_mask).
     """
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
         if attn_mask is not None and attn_mask.dtype == torch.float32:
-            attn_mask = attn_mask.to(half)
+            cast = casts[attn_mask] if attn_mask in casts else attn_mask.to(half)
+            if attn_mask.requires_grad and attn_mask.is_leaf:
+                casts[attn_mask] = cast
+            attn_mask = cast
+            del cast
         v, k, q = (t.to(half) if t.dtype == torch.float32 else t for t in (v, k, q))
         with torch.autocast("cpu", enabled=False):
-            return scaled_dot_product_attention(gpu, q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return scaled_dot_product_attention(gpu, casts, q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     size, scale = q.shape[-1], scale or q.shape[-1] ** -0.5
     kernel = kernel_of(gpu, q, k, v, attn_mask, dropout_p, enable_gqa)
     if kernel == "flash":

@@ -9,7 +9,7 @@ import torch
 from gptqmodel.nn_modules.qlinear import gemm_awq  # type: ignore[import-not-found]
 
 from estimator.contract.job import Training
-from estimator.verify.fp8 import is_changed
+from estimator.verify.fp8 import changed
 
 
 def replace(model: Any, training: Training) -> None:
@@ -17,9 +17,8 @@ def replace(model: Any, training: Training) -> None:
     leaves out."""
     gemm_awq.awq_dequantize_weights, gemm_awq.awq_gemm_forward = dequantized, multiplied
     group = training.quantization_group or 128
-    for name, module in [*model.named_modules()]:
-        if is_changed(model, training, module, name):
-            model.set_submodule(name, _layer(module.in_features, module.out_features, group, module.bias is not None))
+    for name, module in changed(model, training).items():
+        model.set_submodule(name, _layer(module.in_features, module.out_features, group, module.bias is not None))
 
 
 def _layer(inputs: int, outputs: int, group: int, bias: bool) -> Any:

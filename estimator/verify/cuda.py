@@ -28,7 +28,7 @@ from estimator.verify.live import Live
 
 _softmax, _cross_entropy, _sum, _einsum = torch.Tensor.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
 _rms_norm, _log_softmax = F.rms_norm, F.log_softmax
-_is_autocast_enabled = torch.is_autocast_enabled
+_is_autocast_enabled, _clear_autocast_cache = torch.is_autocast_enabled, torch.clear_autocast_cache
 _linear = F.linear
 
 
@@ -43,8 +43,14 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
     The CPU's casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/tape/test_autocast.py asks
     CUDA's dispatch itself. Whether autocast is on at all, Python code asks of CUDA's.
     """
+    casts: dict[Tensor, Tensor] = {}
+
+    def forget_casts() -> None:
+        casts.clear()
+        _clear_autocast_cache()
+
     instead: dict[str, Any] = {
-        "scaled_dot_product_attention": partial(scaled_dot_product_attention, gpu),
+        "scaled_dot_product_attention": partial(scaled_dot_product_attention, gpu, casts),
         "dropout": dropout,
         "softmax": softmax,
         "log_softmax": log_softmax,
@@ -72,6 +78,7 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
             einsum=einsum,
             softmax=softmax,
             is_autocast_enabled=is_autocast_enabled,
+            clear_autocast_cache=forget_casts,
             get_autocast_gpu_dtype=partial(torch.get_autocast_dtype, "cpu"),
         ),
         mock.patch.object(torch.Tensor, "sum", sum_in_float32),

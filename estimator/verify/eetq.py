@@ -15,14 +15,13 @@ from peft.tuners.lora import eetq, model
 from transformers.integrations.eetq import EetqLinear
 
 from estimator.contract.job import Training
-from estimator.verify.fp8 import is_changed
+from estimator.verify.fp8 import changed
 
 
 def replace(made: Any, training: Training) -> None:
     """Put EETQ's layers in the place of all linear layers, but the output layer and those that the job leaves out."""
-    for name, module in [*made.named_modules()]:
-        if is_changed(made, training, module, name):
-            made.set_submodule(name, EetqLinear(module.in_features, module.out_features, bias=module.bias is not None))
+    for name, module in changed(made, training).items():
+        made.set_submodule(name, EetqLinear(module.in_features, module.out_features, bias=module.bias is not None))
 
 
 class Kernels:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.integrations.finegrained_fp8 import FP8Linear
+from transformers.quantizers.base import get_keys_to_not_convert
 
 from estimator.contract.job import Training
 
@@ -14,17 +15,23 @@ from estimator.contract.job import Training
 def replace(model: Any, training: Training) -> None:
     """Put fp8 layers in the place of all linear layers, but the output layer and those that the job leaves out."""
     block = (128, 128) if training.quantization == "fp8-block" else None
-    for name, module in [*model.named_modules()]:
-        if isinstance(module, nn.Linear) and is_changed(model, training, module, name):
-            made = FP8Linear(module.in_features, module.out_features, block, has_bias=module.bias is not None)
-            made.bias = module.bias
-            model.set_submodule(name, made)
+    for name, module in changed(model, training).items():
+        made = FP8Linear(module.in_features, module.out_features, block, has_bias=module.bias is not None)
+        made.bias = module.bias
+        model.set_submodule(name, made)
 
 
-def is_changed(model: Any, training: Training, module: nn.Module, name: str) -> bool:
-    """Whether a module is a linear layer that is not to stay as it is."""
-    linear = isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
-    return linear and not any(f".{part}." in f".{name}." for part in training.unquantized or ())
+def changed(model: Any, training: Training) -> dict[str, nn.Linear]:
+    """The linear layers that are not to stay as they are, by name: all but those that transformers leaves out unasked, which are
+    the output layer and the model's last, and those that the job leaves out."""
+    unasked = {*get_keys_to_not_convert(model)}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and name not in unasked
+        and not any(f".{part}." in f".{name}." for part in training.unquantized or ())
+    }
 
 
 def fp8_linear(x: torch.Tensor, weight: torch.Tensor, scales: Any, block: Any, bias: Any, *settings: Any) -> torch.Tensor:

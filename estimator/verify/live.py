@@ -14,7 +14,6 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify import kernels, known
@@ -252,10 +251,13 @@ class Live(TorchDispatchMode):
         if func in known.CHOOSING and self.routed:
             known.choose_evenly(func, args, result, self.routed)
         if func is aten.convolution_backward.default:  # the gradient's copy is let go before the bias's gradient is made
-            tree_map_only(torch.Tensor, self.track, result[:2])
+            for gradient in _tensors(result[:2]):
+                self.track(gradient)
             if not args[0].is_contiguous():
                 del copies[0]
-        tree_map_only(torch.Tensor, self._keep(func, args), result)
+        keep = self._keep(func, args)
+        for tensor in _tensors(result):
+            keep(tensor)
         if func is aten.masked_scatter.default or func in KERNELS:
             with self:
                 if func is aten.masked_scatter.default:
@@ -287,15 +289,14 @@ class Live(TorchDispatchMode):
         """The result of an operation on tensors whose numbers are known."""
         result = known.compute(func, args, kwargs)
         number = (func is aten.lift_fresh.default and not args[0].dim()) or self._of_host(args)
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                tensor.hosted = self.hosting or known.lies_on_host(tensor)  # type: ignore[attr-defined]
-                (self._leave_out if number or known.lies_on_host(tensor) else self.track)(tensor)
+        for tensor in _tensors(result):
+            tensor.hosted = self.hosting or known.lies_on_host(tensor)  # type: ignore[attr-defined]
+            (self._leave_out if number or known.lies_on_host(tensor) else self.track)(tensor)
         return result
 
     def _computes_on_host(self, args: Any) -> bool:
         """Whether an operation runs on the CPU: its tensors lie there."""
-        given = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.dim()]
+        given = [a for a in _tensors(args) if a.dim()]
         return bool(given) and all(map(self.lies_on_host, given))
 
     def _picks(self, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -314,6 +315,15 @@ class Live(TorchDispatchMode):
         """
         given = [a for a in args if isinstance(a, torch.Tensor)]
         return bool(given) and all(t.dim() == 0 and t.untyped_storage()._cdata in self.host for t in given)
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    """The tensors among arguments or results, in whatever lists they lie."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, tuple | list):
+        for each in given:
+            yield from _tensors(each)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

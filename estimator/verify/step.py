@@ -29,7 +29,7 @@ from estimator.verify.live import Live
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
-from estimator.verify.patched import numbers_seen, resizes_seen, shapes_unseen
+from estimator.verify.patched import numbers_seen, resizes_seen, shapes_unseen, short_keys
 from estimator.verify.pictures import pictures
 from estimator.verify.playable import refuse_unplayable
 from estimator.verify.pruning import track_products
@@ -64,6 +64,7 @@ def fake_step(
         documents(job.training.attention_mask),
         on_cuda(card),
         real_strides(),
+        short_keys(),
         on_host(),
         host_seen(live) if job.offload.parameters == "cpu" else nullcontext(),
     ):

@@ -10,16 +10,16 @@ from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, q
 
 from estimator.contract.job import Training
 from estimator.tape.float8 import ALIGNMENT
-from estimator.verify.fp8 import is_changed
+from estimator.verify.fp8 import changed
 
 
 def convert(model: Any, training: Training) -> None:
     """Convert all linear layers but the output layer, those that the job leaves out, and those whose sizes fp8 does not take."""
+    linears = changed(model, training)
 
     def converts(module: nn.Module, name: str) -> bool:
         assert isinstance(module, nn.Linear)
-        aligned = module.in_features % ALIGNMENT == module.out_features % ALIGNMENT == 0
-        return aligned and is_changed(model, training, module, name)
+        return name in linears and module.in_features % ALIGNMENT == module.out_features % ALIGNMENT == 0
 
     convert_to_float8_training(model, module_filter_fn=converts, config=Float8LinearConfig.from_recipe_name(training.float8))
 
@@ -27,4 +27,5 @@ def convert(model: Any, training: Training) -> None:
 def quantize(model: Any, training: Training) -> None:
     """Store the weights of all linear layers in eight bits, but the output layer's and those that the job leaves out."""
     config = Int8WeightOnlyConfig() if training.quantization == "torchao-int8" else Float8WeightOnlyConfig()
-    quantize_(model, config, lambda module, name: is_changed(model, training, module, name))
+    linears = changed(model, training)
+    quantize_(model, config, lambda module, name: name in linears)

@@ -56,10 +56,11 @@ def _work(out: Connection, seeds: list[str], width: str, only: str) -> None:
     logging.disable(logging.WARNING)
     for seed in seeds:
         out.send((seed, None))
+        began = time.process_time()
         job, found, refusals = draw(seed, width, only)
         gc.collect()
         gc.freeze()
-        out.send((seed, (job, found, refusals)))
+        out.send((seed, (job, found, refusals, time.process_time() - began)))
         if found.kind == "finding":
             out.send((seed, "shrinking"))
             out.send((seed, (*shrunk(job, found), None)))
@@ -91,13 +92,22 @@ class Run:
     def more(self) -> bool:
         return self.asked.draws is None or self.next < self.asked.draws
 
-    def note(self, seed: str, job: dict[str, Any], found: Outcome, refusals: Counter[str]) -> None:
+    def note(self, seed: str, job: dict[str, Any], found: Outcome, refusals: Counter[str], seconds: float = 0.0) -> None:
+        """Count what became of a draw, which took so much processor time."""
         self.found[found.kind] += 1
         self.refusals += refusals
         if found.kind in self.reasons:
             self.reasons[found.kind][found.why] += 1
+        line = {
+            "seed": seed,
+            "kind": found.kind,
+            "why": found.why,
+            "detail": found.detail,
+            "seconds": round(seconds, 2),
+            "job": job,
+        }
         with open(self.asked.log, "a", encoding="utf-8") as log:
-            log.write(json.dumps({"seed": seed, "kind": found.kind, "why": found.why, "detail": found.detail, "job": job}) + "\n")
+            log.write(json.dumps(line) + "\n")
         if found.kind == "finding":
             print(f"{seed}: {found.why}; {found.detail[:300]}", flush=True)
 

@@ -205,8 +205,10 @@ def _modules(drawing: Drawing, made: dict[str, Any]) -> list[str]:
 
 
 def _lengths(drawing: Drawing, made: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two, in place of the one of `sequence_length`."""
     made.pop("sequence_length", None)
-    return [{"tokens": 64, "share": 0.5}, {"tokens": int(drawing.one(128, 333)), "share": 0.5}]
+    longest = 20 if drawing.spec.model_type in SCANS else int(drawing.one(128, 333))
+    return [{"tokens": longest // 2, "share": 0.5}, {"tokens": longest, "share": 0.5}]
 
 
 def _teacher(drawing: Drawing, made: dict[str, Any]) -> Any:

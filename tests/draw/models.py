@@ -38,7 +38,7 @@ def kind_of(name: str) -> str:
 
 def small(rng: random.Random, kind: str) -> dict[str, Any]:
     """A small architecture of a family."""
-    layers, head_count, size = rng.choice((1, 1, 2, 2, 3)), rng.choice((4, 8)), rng.choice((16, 32, 64, 80, 128))
+    layers, head_count, size = rng.choice((1, 1, 1, 1, 2, 2, 3)), rng.choice((4, 8)), rng.choice((16, 32, 64, 80, 128))
     common: dict[str, Any] = {
         "hidden_size": head_count * size,
         "num_hidden_layers": layers,
