@@ -80,6 +80,7 @@ class Builder(ParameterStore):
     unrolled: bool = False
     linears: list[str] = field(default_factory=list)
     """Names of the linear layers that an adapter can be put on."""
+    convolutions: list[str] = field(default_factory=list)
     bypassed: list[str] = field(default_factory=list)
     """Names of the linear layers of which the model takes the weight and multiplies by it itself."""
     adapted: list[str] = field(default_factory=list)
@@ -186,6 +187,7 @@ class Builder(ParameterStore):
         """
         if self.adapter is not None and self.adapter.outside(self._whole_name(name)):
             raise NotModelled(f"adapters on the convolution {name} are not modelled yet", "training.adapter.targets")
+        self.convolutions.append(self._whole_name(name))
         weights = self._weights(name, (outputs, inputs, *kernel), outputs, bias)
         return Convolution(*weights, stride, padding, first and self.recomputes)
 

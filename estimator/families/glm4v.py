@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
+from estimator.families.experts import EXPERTS_HELD_IN
 from estimator.families.glm4 import Glm4Spec, glm4
 from estimator.families.glm4_moe import Glm4MoeSpec, glm4_moe
 from estimator.families.glm4v_vision import Glm4vVisionSpec, VisionModel
@@ -46,6 +47,7 @@ class Glm4vMoeSpec(Glm4vSpec):
     """With experts in the language model."""
 
     plain = "glm4_moe"
+    held_in = EXPERTS_HELD_IN
     kinds = {"text_config": "glm4v_moe_text", "vision_config": "glm4v_moe_vision"}
     towers, languages = ("glm4v_moe_vision",), ("glm4v_moe_text",)
 

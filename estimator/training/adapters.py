@@ -170,6 +170,13 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
             TARGETS,
         )
     joined = spec.held_in
+    ends = {name.rpartition(".")[2] for name in build.adapted} if joined and asked.targets == ALL_LINEAR else set()
+    if also := next((name for name in build.convolutions if name.rpartition(".")[2] in ends), None):
+        raise NotModelled(
+            f"of a mixture of experts PEFT takes {ALL_LINEAR} by the ends of names, and so adapts the convolution {also}, too, "
+            "which is not modelled yet: name the layers, such as [q_proj, k_proj, v_proj, o_proj]",
+            TARGETS,
+        )
     given = asked.targets if isinstance(asked.targets, list) else []
     passed_over = [t for t in given if t not in joined and not any(matches((t,), name) for name in build.adapted)]
     if passed_over:
