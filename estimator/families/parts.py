@@ -68,6 +68,10 @@ class PartsSpec(ModelSpec):
         return own | {name: getattr(self, name).config() for name in ("text_config", *self.beside)}
 
 
+LONGEST = 500
+"""Characters of a model that is written out in a sentence."""
+
+
 class ComposedSpec(PartsSpec):
     """A model of texts and images."""
 
@@ -131,7 +135,11 @@ class SpeakingSpec(PartsSpec):
 
     @property
     def instead(self) -> str:
-        return f"for its language model alone, give as model {_inline(self.alone)}" if self.alone.runs else ""
+        if not self.alone.runs:
+            return ""
+        written = _inline(self.alone)
+        given = written if len(written) <= LONGEST else f"its text_config, whose model_type is {self.alone.model_type}"
+        return f"for its language model alone, give as model {given}"
 
     @property
     def forward_modelled(self) -> bool:

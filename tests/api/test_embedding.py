@@ -30,7 +30,7 @@ QUESTIONS = [
     ({"model": "llama-3-8b", "on": "rtx-4090", "way": "full"}, "does not fit", "does not fit"),
     ({"model": "gpt2", "on": "t4"}, "tight", "6 of 8 usual ways fit"),
     ({"task": "train", "model": "gpt2", "on": "rtx-4090", "training.precision": "bf16-true"}, "fits", "fits · 2.2 of 23.6 GiB"),
-    ({"task": "train", "model": "gpt2"}, "unknown", "unknown · 3.2 GiB"),
+    ({"task": "train", "model": "gpt2"}, "unknown", "unknown · 3.1 GiB"),
     (
         {"way": "qlora", "model": "gpt2", "gpu": "rtx-4090", "training.micro_batch_size": "64"},
         "does not fit",

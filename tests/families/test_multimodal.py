@@ -462,7 +462,7 @@ def test_images_take_more_than_texts_alone_and_their_number_is_said(name: str) -
     assert any("2 images in each sequence" in said for said in seen.assumptions)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if resolve(CASES[name]).spec.instead])
+@pytest.mark.parametrize("name", [name for name in CASES if "{" in resolve(CASES[name]).spec.instead])
 def test_what_it_names_instead_is_answered(name: str) -> None:
     said = resolve(CASES[name]).spec.instead
     alone = json.loads(said[said.index("{") :])
