@@ -20,8 +20,9 @@ from estimator.host.memory import host_memory
 from estimator.parallel.uneven import uneven
 from estimator.pipeline.run import Run, played
 from estimator.pipeline.verdict import Verdict, judge, judge_host, judge_ram, offered
+from estimator.runtime.allocation import OutOfMemory
 from estimator.runtime.overheads import Overhead, facts, workspace
-from estimator.runtime.reserved import OutOfMemory, Reserved
+from estimator.runtime.reserved import Reserved
 from estimator.serving.engines import engine_of, served_by
 from estimator.simulation.attribution import Attribution
 from estimator.tape.replay import Replay

@@ -14,7 +14,8 @@ from estimator.families.build import Builder
 from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
-from estimator.runtime.reserved import OutOfMemory, Reserved, held_if_grown, reserved
+from estimator.runtime.allocation import OutOfMemory
+from estimator.runtime.reserved import Reserved, held_if_grown, reserved
 from estimator.serving.engines import drafter_of
 from estimator.serving.hearing import hears_apart, trace_hearing
 from estimator.serving.kernels import trace_kernels

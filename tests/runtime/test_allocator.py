@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from estimator import estimate
 from estimator.pipeline.run import played
+from estimator.runtime.allocation import OutOfMemory
 from estimator.runtime.allocator import FIRST, LAST, MIB, CachingAllocator, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
-from estimator.runtime.reserved import OutOfMemory, reserved
 from estimator.runtime.reserved import _known as known
 from estimator.runtime.reserved import _played as replayed
 from estimator.runtime.reserved import _question as question
+from estimator.runtime.reserved import reserved
 from estimator.tape import dtypes
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import empty
