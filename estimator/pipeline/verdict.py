@@ -34,10 +34,8 @@ def offered(limit: int | None, job: Job) -> int | None:
 
 
 def judge(job: Job, memory: Memory) -> Verdict:
-    """Fits if even the high end does; tight if what cannot be given back does.
-
-    When a card is full the caching allocator gives back what is wholly free, so that alone does not keep a job from running.
-    """
+    """Fits if even the high end does; tight if the caching allocator gets by, which gives back what is wholly free when the card
+    is full."""
     limit = offered(memory.capacity_bytes, job)
     if limit is None:
         return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
