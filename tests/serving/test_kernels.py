@@ -161,18 +161,20 @@ def test_what_has_no_tape_of_its_own_is_timed(model: str, card: str, gpus: int, 
 
 
 @pytest.mark.parametrize(
-    ("model", "arithmetic"),
+    ("model", "engine", "arithmetic"),
     [
-        ("bge-m3", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
-        ("modernbert-base", 2 * 22 * (4 * 768**2 + 3 * 768 * 1152) * 512 + 4 * 768 * 512 * (8 * 512 + 14 * 128)),
-        ("qwen3-embedding-0.6b", 2 * 28 * (1024 * (4096 + 2048) + 3 * 1024 * 3072) * 512 + 28 * 4 * 2048 * 512**2),
+        ("bge-m3", "vllm", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
+        ("bge-m3", "sglang", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
+        ("modernbert-base", "vllm", 2 * 22 * (4 * 768**2 + 3 * 768 * 1152) * 512 + 4 * 768 * 512 * (8 * 512 + 14 * 128)),
+        ("qwen3-embedding-0.6b", "vllm", 2 * 28 * (1024 * (4096 + 2048) + 3 * 1024 * 3072) * 512 + 28 * 4 * 2048 * 512**2),
     ],
 )
-def test_vectors_of_texts_take_the_arithmetic_of_their_layers(model: str, arithmetic: int) -> None:
+def test_vectors_of_texts_take_the_arithmetic_of_their_layers(model: str, engine: str, arithmetic: int) -> None:
     """Products of all layers, queries with keys and these with values: of each of 16 texts of 512 tokens."""
-    time = estimate({**asked(model), "serving": {"engine": "vllm", "context": 512, "concurrency": 16}}).time
+    time = estimate({**asked(model), "serving": {"engine": engine, "context": 512, "concurrency": 16}}).time
     assert time
     assert time.flops_per_step == pytest.approx(16 * arithmetic, rel=0.01)
+    assert time.tokens_per_second == pytest.approx(16 * 512 / time.step_seconds)
     assert 0.1 < time.mfu < 1
 
 
