@@ -54,15 +54,13 @@ NEAREST = {
 def mlx_bytes(spec: ModelSpec, name: str) -> int:
     """Bytes of a checkpoint in one of MLX's formats."""
     experts, others = EXPERTS_APART.get(name, (name, name))
-    total = 0
+    routers, total = spec.language_model.can.mlx_routers, 0
     for p in built(spec).parameters:
         text = spec.language_model is spec or not p.part or "language_model" in p.part
-        routes = len(p.tensor.shape) == 2 and within(p.name.removesuffix(".weight"), ROUTERS)
-        kind = "8bit" if routes and spec.language_model.can.mlx_routers == "8 bits" else others
-        if _of_experts(p):
-            kind = experts
-        whole = not text or (routes and spec.language_model.can.mlx_routers == "whole")
-        total += (WHOLE * p.count if whole or not _packs(spec, p, PACKED[kind]) else PACKED[kind].nbytes(p.count)) * p.times
+        routes = within(p.name.removesuffix(".weight"), ROUTERS)
+        kind = PACKED[experts if _of_experts(p) else "8bit" if routes and routers == "8 bits" else others]
+        packs = text and not (routes and routers == "whole") and _packs(spec, p, kind)
+        total += (kind.nbytes(p.count) if packs else WHOLE * p.count) * p.times
     return total
 
 
