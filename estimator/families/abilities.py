@@ -105,7 +105,8 @@ class Abilities:
     `returns_cache`: its output has the cache that it is called with also where `use_cache` is false. `ppo`: TRL's PPO.
     `bottleneck`: AdapterHub's bottleneck adapters, by where its norms stand. `tensor`: training on tensor-parallel ranks with
     DTensor. `megatron`: as Megatron-Core builds it, by what its layers are there. `gguf`: the tensors of its GGUF files.
-    `graph`: llama.cpp's graph, by what is special in it; `routing`: how experts are chosen there.
+    `graph`: llama.cpp's graph, by what is special in it; `routing`: how experts are chosen there. `mlx_routers`: how what chooses
+    experts is stored where all else is in MLX's few bits.
     """
 
     batches: tuple[Batch, ...] = ()
@@ -118,3 +119,4 @@ class Abilities:
     gguf: bool = False
     graph: Graph | None = None
     routing: Routing = "softmax"
+    mlx_routers: Literal["as all else", "8 bits", "whole"] = "as all else"

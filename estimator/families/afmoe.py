@@ -33,7 +33,7 @@ class AfmoeSpec(WindowedSpec, SharedExpertsSpec):
     """`mup_enabled`: embeddings are multiplied by a number."""
 
     float32_router = True
-    can = Abilities(gguf=True, graph="afmoe-1", routing="scaled sigmoid")
+    can = Abilities(gguf=True, graph="afmoe-1", routing="scaled sigmoid", mlx_routers="8 bits")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "global_attn_every_n_layers": (4, None)}
     default_period = 4

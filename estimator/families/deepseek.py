@@ -46,7 +46,7 @@ class _DeepseekSpec(LatentSpec, SharedExpertsSpec):
 
 class DeepseekV2Spec(_DeepseekSpec):
     parts_in_sglang = True
-    can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="not normalized")
+    can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="not normalized", mlx_routers="whole")
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
 
     n_shared_experts: Size = 2
@@ -57,7 +57,7 @@ class DeepseekV2Spec(_DeepseekSpec):
 
 class DeepseekV3Spec(_DeepseekSpec, GroupedExpertsSpec):
     parts_in_sglang = True
-    can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="sigmoid")
+    can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="sigmoid", mlx_routers="whole")
 
     max_position_embeddings: Size | None = 4096
     num_experts: Size = called("n_routed_experts", 256)

@@ -40,7 +40,7 @@ from estimator.tape.views import cat, reshape, split, transpose, unsqueeze
 
 
 class DeepseekV32Spec(Glm4MoeLiteSpec):
-    can = Abilities(gguf=True, graph="deepseek-3.2", routing="sigmoid")
+    can = Abilities(gguf=True, graph="deepseek-3.2", routing="sigmoid", mlx_routers="whole")
     attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager")
     modelled = {**AUXILIARY, "rope_interleave": (True,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
@@ -91,7 +91,7 @@ class DeepseekV32Spec(Glm4MoeLiteSpec):
 class GlmMoeDsaSpec(DeepseekV32Spec):
     """`indexer_types`: which layers have no indexer, but use what the layer before them had picked."""
 
-    can = Abilities(gguf=True, graph="deepseek-3.2", routing="sigmoid")
+    can = Abilities(gguf=True, graph="deepseek-3.2", routing="sigmoid", mlx_routers="whole")
 
     max_position_embeddings: Size | None = 202752
     q_lora_rank: Size = 2048

@@ -28,7 +28,7 @@ class Dots1Spec(RotaryDecoderSpec, GroupedExpertsSpec):
     """Layers with a sliding window, which none that is published has, are not modelled."""
 
     in_sglang = "transformers"
-    can = Abilities(gguf=True, graph="plain", routing="sigmoid")
+    can = Abilities(gguf=True, graph="plain", routing="sigmoid", mlx_routers="whole")
     last_vllm = "0.23"
 
     attention_bias: bool = False

@@ -19,7 +19,7 @@ from estimator.families.windows import LayerType, masks_seen
 
 
 class ExaoneMoeSpec(Exaone4Spec, LayersOfTypesSpec):
-    can = Abilities(gguf=True, graph="exaone-moe", routing="scaled sigmoid")
+    can = Abilities(gguf=True, graph="exaone-moe", routing="scaled sigmoid", mlx_routers="whole")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 

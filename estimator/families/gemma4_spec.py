@@ -82,7 +82,7 @@ class Gemma4Spec(SharingSpec):
     The last layer sees everything, whatever its type is said to be.
     """
 
-    can = Abilities(gguf=True, graph="gemma-4")
+    can = Abilities(gguf=True, graph="gemma-4", mlx_routers="8 bits")
     window_pool = SGLANG
     default_period = 6
     modelled = {"use_bidirectional_attention": (None, "vision")}
@@ -160,7 +160,7 @@ class Gemma4Spec(SharingSpec):
 class Gemma4UnifiedTextSpec(Gemma4Spec):
     """The 12B's, without embeddings for each layer and without experts."""
 
-    can = Abilities(gguf=True, graph="gemma-4")
+    can = Abilities(gguf=True, graph="gemma-4", mlx_routers="8 bits")
     window_pool = SGLANG
     default_period = 6
 

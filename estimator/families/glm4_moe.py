@@ -27,7 +27,7 @@ from estimator.families.spec import Size, called
 class Glm4MoeSpec(PartialRotarySpec, GroupedExpertsSpec):
     float32_router = True
     parts_in_sglang = True
-    can = Abilities(megatron="mixture", gguf=True, graph="glm-4-moe", routing="sigmoid")
+    can = Abilities(gguf=True, graph="glm-4-moe", routing="sigmoid", mlx_routers="whole")
 
     max_position_embeddings: Size | None = 131072
     num_experts: Size = called("n_routed_experts", 128)

@@ -13,7 +13,7 @@ from estimator.families.spec import Size, called
 
 
 class Glm4MoeLiteSpec(DeepseekV3Spec, LayersOfTypesSpec):
-    can = Abilities(gguf=True, graph="deepseek", routing="sigmoid")
+    can = Abilities(gguf=True, graph="deepseek", routing="sigmoid", mlx_routers="whole")
 
     max_position_embeddings: Size | None = 202752
     num_experts: Size = called("n_routed_experts", 64)

@@ -38,7 +38,7 @@ from estimator.tape.views import cat, contiguous, every_second, expand, narrow, 
 class GptOssSpec(LlamaSpec, MoeSpec):
     window_pool = "0.4.10"
     parts_in_sglang = True
-    can = Abilities(gguf=True, graph="gpt-oss", routing="of the chosen")
+    can = Abilities(gguf=True, graph="gpt-oss", routing="of the chosen", mlx_routers="8 bits")
     input_first = ("experts",)
     modelled = AUXILIARY
     attentions = ("eager",)

@@ -25,7 +25,7 @@ from estimator.tape.views import reshape
 
 
 class GraniteMoeSpec(LlamaSpec, MoeSpec):
-    can = Abilities(gguf=True, graph="granite")
+    can = Abilities(gguf=True, graph="granite", mlx_routers="8 bits")
     modelled = AUXILIARY
     tensor_parallel = cached = False
 

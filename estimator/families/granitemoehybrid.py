@@ -36,7 +36,7 @@ OLDER = {"mamba": MAMBA, "attention": ATTENTION}
 class GraniteMoeHybridSpec(Mamba2HybridSpec):
     """`intermediate_size` is the experts', of which there may be none; `shared_intermediate_size` is that of every layer."""
 
-    can = Abilities(gguf=True, graph="granite")
+    can = Abilities(gguf=True, graph="granite", mlx_routers="8 bits")
     modelled = AUXILIARY
 
     made = frozenset({"layer_types", "mamba_d_head"})

@@ -37,7 +37,7 @@ class JambaSpec(HybridSpec):
     """Of `attn_layer_period` layers the one at the offset attends; of `expert_layer_period` the one at the offset has experts,
     if they are more than one. Without `mamba_dt_rank`, or with "auto", it is a sixteenth of the width, rounded up."""
 
-    can = Abilities(gguf=True, graph="jamba-1", routing="not normalized")
+    can = Abilities(gguf=True, graph="jamba-1", routing="not normalized", mlx_routers="8 bits")
     modelled = {**AUXILIARY, "use_mambapy": (False,)}
     own_products = True
     in_sglang = "none"

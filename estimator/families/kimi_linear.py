@@ -38,7 +38,7 @@ class KimiLinearSpec(DeltaLatentSpec):
     one, in `linear_attn_config`."""
 
     unrotated = True
-    can = Abilities(gguf=True, graph="kimi-linear", routing="sigmoid")
+    can = Abilities(gguf=True, graph="kimi-linear", routing="sigmoid", mlx_routers="8 bits")
     modelled = GroupedExpertsSpec.modelled | {"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)}
 
     max_position_embeddings: Size | None = called("model_max_length", 1048576)

@@ -120,7 +120,7 @@ class Lfm2Spec(_Spec):
 class Lfm2MoeSpec(_Spec, MoeSpec):
     """The first `num_dense_layers` have no experts."""
 
-    can = Abilities(gguf=True, graph="lfm-2", routing="sigmoid")
+    can = Abilities(gguf=True, graph="lfm-2", routing="sigmoid", mlx_routers="8 bits")
     modelled = AUXILIARY
 
     intermediate_size: Size = 7168

@@ -21,7 +21,7 @@ from estimator.families.windows import LayerType, WindowedSpec, masks_seen
 class MellumSpec(WindowedSpec, LayersOfTypesSpec, Qwen3Spec):
     """All layers see everything and have experts, unless `layer_types` and `mlp_layer_types` say otherwise."""
 
-    can = Abilities(batches=BATCHES, gguf=True, graph="mellum-2")
+    can = Abilities(batches=BATCHES, gguf=True, graph="mellum-2", mlx_routers="8 bits")
     cached = tensor_parallel = False
     implementations = ("transformers",)
     held_in = EXPERTS_HELD_IN

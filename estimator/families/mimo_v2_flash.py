@@ -46,7 +46,7 @@ class MimoV2FlashSpec(WindowedSpec, PartialRotarySpec, LayersOfTypesSpec):
 
     parts_in_sglang = True
     float32_router = True
-    can = Abilities(gguf=True, graph="mimo-2", routing="sigmoid")
+    can = Abilities(gguf=True, graph="mimo-2", routing="sigmoid", mlx_routers="whole")
     attentions = ("eager",)
     window_pool = "0.5.7"
     modelled = {

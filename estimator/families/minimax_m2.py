@@ -36,7 +36,7 @@ class MiniMaxM2Spec(PartialRotarySpec, MoeSpec):
     heads_normed_together = "reduced"
     parts_in_sglang = True
     float32_router = True
-    can = Abilities(gguf=True, graph="minimax-m2", routing="sigmoid")
+    can = Abilities(gguf=True, graph="minimax-m2", routing="sigmoid", mlx_routers="8 bits")
     held_in = MixtralSpec.held_in
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None), "qk_norm_type": ("per_layer",), "use_qk_norm": (True,)}
 

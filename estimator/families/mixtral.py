@@ -78,7 +78,7 @@ class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
 
 class Qwen3MoeSpec(QwenMoeSpec, Qwen3Spec):
     parts_in_sglang = True
-    can = Abilities(batches=BATCHES, megatron="mixture", gguf=True, graph="plain")
+    can = Abilities(batches=BATCHES, megatron="mixture", gguf=True, graph="plain", mlx_routers="8 bits")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **Qwen3Spec.modelled}
 

@@ -49,7 +49,7 @@ SHARED = ("up_proj", "down_proj")
 class NemotronHSpec(HybridSpec):
     """What each layer is: a list, or a `hybrid_override_pattern` of letters. Layers that predict several tokens are not built."""
 
-    can = Abilities(gguf=True, graph="nemotron-h", routing="sigmoid")
+    can = Abilities(gguf=True, graph="nemotron-h", routing="sigmoid", mlx_routers="whole")
     modelled = {**AUXILIARY, "tie_word_embeddings": (False,), "sliding_window": (None,)}
     made = frozenset({"layer_types", "num_hidden_layers"})
     without_lora = WITHOUT_LORA

@@ -32,7 +32,7 @@ class Qwen35MoeTextSpec(GatedDeltaSpec, MoeSpec):
     """Every layer has experts, so that `intermediate_size` is that of none. PEFT looks for adapters' names in no experts
     (`_MODEL_TO_CONVERSION_PATTERN` calls it like qwen3_5_text)."""
 
-    can = Abilities(gguf=True, graph="qwen-3.5", routing="gate beside")
+    can = Abilities(gguf=True, graph="qwen-3.5", routing="gate beside", mlx_routers="8 bits")
     modelled = AUXILIARY
     lacks = frozenset({"sequence-classification"})
 

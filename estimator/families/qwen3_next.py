@@ -17,7 +17,7 @@ from estimator.families.spec import Size
 
 
 class Qwen3NextSpec(GatedDeltaSpec, QwenMoeSpec):
-    can = Abilities(gguf=True, graph="qwen-3-next", routing="gate beside")
+    can = Abilities(gguf=True, graph="qwen-3-next", routing="gate beside", mlx_routers="8 bits")
     held_in = EXPERTS_HELD_IN
     modelled = AUXILIARY
 

@@ -20,7 +20,7 @@ from estimator.serving.hearing import hears_apart
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.tensors import stage_layers
-from estimator.serving.texts import READING, makes_vectors
+from estimator.serving.texts import POOLING, makes_vectors
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
@@ -88,7 +88,7 @@ def _of_texts(job: Job, spec: ModelSpec, place: Topology, card: Capacity, accele
     """The time of a pass over texts of which a server makes vectors; None of a model with a tower of its own for images."""
     if not hasattr(spec, "num_attention_heads"):
         return None
-    return _pass(job, spec, place, accelerator, speed(job, spec, place, gpu(job, card)), READING)
+    return _pass(job, spec, place, accelerator, speed(job, spec, place, gpu(job, card)), POOLING)
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:

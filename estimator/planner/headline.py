@@ -21,7 +21,7 @@ from estimator.planner.changes import Change, smallest_change
 from estimator.planner.headline_answer import Fit, FitRow
 from estimator.planner.headline_notes import of_platform, seen, taken_for_granted
 from estimator.planner.spreads import Question, Tried, tried, unshared
-from estimator.planner.ways import HOURS, SPEED, Platform, Way, of_task, platform, ways
+from estimator.planner.ways import APPLE, HOURS, SPEED, Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
 from estimator.serving.llamacpp.cache import CELLS
 from estimator.serving.llamacpp.engine import LLAMA_CPP
@@ -85,6 +85,8 @@ def fit(
     if tokens is not None and all(way.part == "serving" for way in asked):
         raise Contradiction(SERVED, "tokens")
     rows = [_row(question, way, machine, kind, card) for way in asked]
+    if found.mlx and kind.name == APPLE and any(way.part == "serving" for way in asked):
+        rows.insert(0, _by_mlx(found, machine, card))
     rent = _rent(machine, card, hardware if isinstance(hardware, str) else "")
     return Fit(
         model=found.name,
@@ -284,20 +286,30 @@ def _note(every: list[Tried], best: Tried) -> str:
 
 def _unknown(question: Question, way: Way, hardware: Hardware, card: Capacity, verdict: Any, problem: str) -> FitRow:
     """A row without bytes: not known, unless what its weights alone take says no."""
-    nothing = dict.fromkeys(("total_bytes", "peak_bytes", "headroom_bytes", "job"))
     fits, least = None, question.least_bytes(way, hardware.gpus * hardware.nodes)
     if verdict == "unknown" and card.memory_bytes is not None and least > card.memory_bytes:
         what = "weights" if "adapter" in way.settings or way.part == "serving" else "weights and AdamW's states"
         fits, verdict = False, "does not fit"
         shared = "" if hardware.gpus * hardware.nodes == 1 else " on each GPU, however they share them"
         problem = f"its {what} alone are {gib(least)}{shared}; what else it takes is not known: {problem}"
+    return _without_bytes(way.way, IN_RAM if card.ram else "", fits, verdict, problem)
+
+
+def _by_mlx(found: Model, hardware: Hardware, card: Capacity) -> FitRow:
+    """A checkpoint that MLX alone reads, served by it: not known, unless its weights alone are too many."""
+    from estimator.quantization.mlx import mlx_bytes  # loaded where there is such a checkpoint
+
+    way, unknown = f"serve {found.mlx}, MLX", "what else MLX takes is not modelled"
+    if isinstance(found.spec, OtherSpec):
+        return _without_bytes(way, "", None, "unknown", unknown)
+    each = mlx_bytes(found.spec, found.mlx) // (hardware.gpus * hardware.nodes)
+    if card.memory_bytes is not None and each > card.memory_bytes:
+        return _without_bytes(way, "", False, "does not fit", f"its weights alone are {gib(each)}; {unknown}")
+    return _without_bytes(way, "", None, "unknown", f"its weights are {gib(each)}; {unknown}")
+
+
+def _without_bytes(way: str, spread: str, fits: bool | None, verdict: Any, problem: str) -> FitRow:
+    nothing = dict.fromkeys(("total_bytes", "peak_bytes", "headroom_bytes", "job"))
     return FitRow(
-        way=way.way,
-        spread=IN_RAM if card.ram else "",
-        fits=fits,
-        verdict=verdict,
-        peak_phase="",
-        would_fit_with="",
-        problem=problem,
-        **nothing,
+        way=way, spread=spread, fits=fits, verdict=verdict, peak_phase="", would_fit_with="", problem=problem, **nothing
     )

@@ -22,8 +22,8 @@ FILE = Path(__file__).parent / "ways.yaml"
 PACKED = {"nf4-double": 0.5, "awq-int4": 0.5, "fp8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
 """Bytes that a quantized weight takes at least."""
 LLAMA_CPP = "llama.cpp"
-CPU = "cpu"
-"""The platform of a machine without a GPU."""
+CPU, APPLE = "cpu", "apple"
+"""The platforms of a machine without a GPU, and of Apple's chips."""
 STATES = 2
 """Moments that AdamW keeps of each parameter."""
 HOURS = "hours are of the whole run: set-up, saving, restarts and the evaluations that the job asks for are in them"

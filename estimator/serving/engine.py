@@ -138,8 +138,7 @@ def compute_type(serving: Serving) -> DType:
 
 
 def texts_at_once(serving: Serving) -> int:
-    """Texts of a pass, each of the whole context, of which vectors are made: of those that are served at the same time as many as
-    a pass has tokens for."""
+    """Texts of `context` tokens that one pass makes vectors of: as many as it has tokens for, at most `concurrency`."""
     most = serving.max_num_batched_tokens or serving.chunked_prefill_size or serving.context
     return max(1, min(serving.concurrency, most // serving.context))
 

@@ -27,12 +27,22 @@ def hears_apart(spec: ModelSpec) -> bool:
     return any(layer.kind == "cross" for layer in spec.cache_layers) and hasattr(spec, "max_source_positions")
 
 
+def frames(spec: ModelSpec) -> int:
+    """Of a clip, which is always of full length."""
+    return int(getattr(spec, "max_source_positions"))  # noqa: B009 (a field of all that hear so)
+
+
+def blocks(spec: ModelSpec) -> tuple[int, int]:
+    """Attention and feed-forward blocks of the encoder and of the decoder, each of whose layers attends twice."""
+    writing = sum(layer.kind == "cross" for layer in spec.cache_layers)
+    return 2 * (spec.depth - writing), 3 * writing
+
+
 def trace_hearing(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     """A prompt with its clip in one pass, then a decoding step of answers that are half written, on a new tape."""
     tape, asked = Tape(gpu), job.serving
     encoder, decoder = _apart(held(spec, place.tensor))
     prompt, output = asked.lengths
-    frames = int(getattr(spec, "max_source_positions"))  # noqa: B009 (a field of all that hear so)
     cross = [layer for layer in spec.cache_layers if layer.kind == "cross"]
     own = [layer for layer in spec.cache_layers if layer.kind != "cross"]
     heard = cross[:1] * spec.num_hidden_layers
@@ -40,13 +50,13 @@ def trace_hearing(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     def passes(phase: str, sequences: int, each: int, length: int) -> None:
         tape.begin(phase)
         if phase == "prefill":
-            clips = Tokens(sequences, frames, frames)
+            clips = Tokens(sequences, frames(spec), frames(spec))
             play(tape, asked, spec, place.tensor, clips, encoder, heard)
             keys = [replace(one, shape=(one.shape[0] * 2 // 3, one.shape[1])) for one in decoder if _crosses(one)]
             play(tape, asked, spec, place.tensor, clips, keys, ())
         read = [replace(one, shape=(one.shape[0] // 3, one.shape[1])) if _crosses(one) else one for one in decoder]
         play(tape, asked, spec, place.tensor, Tokens(sequences, each, length), read, own, sequences)
-        play(tape, asked, spec, place.tensor, Tokens(sequences, each, frames), (), cross)
+        play(tape, asked, spec, place.tensor, Tokens(sequences, each, frames(spec)), (), cross)
 
     passes("prefill", prompts(asked), prompt, prompt)
     passes("decode", asked.concurrency, 1, min(prompt + output // 2, asked.context))
@@ -55,6 +65,7 @@ def trace_hearing(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
 
 
 def _crosses(one: Held) -> bool:
+    """Whether it makes queries, keys and values, joined, of attention to what was encoded."""
     return one.kind == "linear" and CROSS in one.name and "k_proj" in one.name
 
 

@@ -75,7 +75,7 @@ def trace_kernels(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     for phase, tokens in (("prefill", read), ("decode", step)):
         tape.begin(phase)
         logits = step.all if phase == "decode" else tokens.sequences
-        _Pass(tape, asked, spec, place.tensor, tokens, logits).play(tensors, spec.cache_layers)
+        play(tape, asked, spec, place.tensor, tokens, tensors, spec.cache_layers, logits)
         if drafter is not None and drafter.passes:
             guessed, passes = (
                 (read, 1) if phase == "prefill" else (Tokens(asked.concurrency, drafter.branches, length), drafter.passes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator.contract.job import Job
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.spec import ModelSpec
-from estimator.families.windows import SLIDING
+from estimator.families.windows import FULL, SLIDING
 from estimator.parallel.topology import Topology
 from estimator.serving.engine import texts_at_once
 from estimator.serving.engines import engine_of
@@ -14,8 +14,8 @@ from estimator.serving.tensors import held
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import Tape
 
-READING = "prefill"
-"""The phase."""
+POOLING = "pooling"
+"""The phase of a pass that makes vectors."""
 
 
 def makes_vectors(job: Job, spec: ModelSpec) -> bool:
@@ -27,7 +27,7 @@ def trace_texts(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Tape:
     """One pass, on a new tape."""
     tape, asked = Tape(gpu), job.serving
     tensors = [each for each in held(spec, place.tensor, headless=True) if not each.seen]
-    tape.begin(READING)
+    tape.begin(POOLING)
     play(tape, asked, spec, place.tensor, Tokens(texts_at_once(asked), asked.context, asked.context), tensors, attending(spec))
     tape.finish()
     return tape
@@ -42,5 +42,4 @@ def attending(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     keys = int(getattr(spec, "num_key_value_heads", heads))
     around = getattr(spec, "local_attention", None) or getattr(spec, "sliding_window", None)
     whole, near = CacheLayer("full", keys, size, size), CacheLayer("window", keys, size, size, around)
-    kinds = (getattr(spec, "kinds", ()) if around else ()) or (None,) * spec.depth
-    return tuple([near if kind == SLIDING else whole for kind in kinds])
+    return tuple([near if kind == SLIDING else whole for kind in getattr(spec, "kinds", (FULL,) * spec.depth)])

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownModel
 from estimator.contract.reading import load_yaml, parse_json
+from estimator.contract.units import gib
 from estimator.facts import catalogue
 from estimator.facts.spelling import shown
 from estimator.families import remote
 from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
-from estimator.families.spec import ModelSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.specs.generic import generic, generic_mixture
 from estimator.specs.huggingface import quantized_as, read_config, stored_as, with_modelopt
 from estimator.specs.naming import Named, named
@@ -55,6 +56,8 @@ class Model:
     """The file that describes it, of a model that is known by name."""
     stored: Stored | None = None
     """How its checkpoint is stored, of one that is quantized."""
+    mlx: str = ""
+    """The format of its checkpoint where MLX alone reads that: all is then answered of the model's own."""
     checkpoint: Checkpoint | None = None
     """What the header of its weights says, of a model that is named by them."""
 
@@ -128,6 +131,8 @@ def _quantized(text: str, counts: bool, written: str = "") -> Model | None:
             if stored.choose:
                 endings = " or ".join(f"{model.name}-{end}" for end in stored.choose)
                 raise UnknownModel(f"{shown(written or text)} does not say how {model.name} is quantized: write {endings}")
+            if stored.mlx:
+                return replace(model, mlx=stored.mlx, assumptions=(_of_mlx(model, stored.mlx, written or text), *same))
             if not stored.format:
                 return replace(model, assumptions=(f"{written or text}: {model.name}; {stored.says}", *same))
             if stored.usual and model.stored and model.stored.format == "mxfp4":
@@ -136,6 +141,21 @@ def _quantized(text: str, counts: bool, written: str = "") -> Model | None:
             said = f"{written or text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))
     return None
+
+
+def _of_mlx(model: Model, kind: str, written: str) -> str:
+    """What is said of a checkpoint that MLX alone reads."""
+    from estimator.quantization.mlx import NEAREST, WORDS, mlx_bytes  # loaded where a name means MLX's
+
+    size = "" if isinstance(model.spec, OtherSpec) else f", {gib(mlx_bytes(model.spec, kind))} of weights"
+    server, file = (f"{model.name}-{end}" for end in NEAREST[kind])
+    said = (
+        f"{written}: {model.name} in {WORDS[kind]}{size}. vLLM, SGLang and llama.cpp do not read it and are answered with "
+        f"{model.name}'s own checkpoint"
+    )
+    if model.stored or not isinstance(model.spec.language_model, DecoderSpec):
+        return said
+    return f"{said}; nearest in size are {server} for vLLM and SGLang, {file} for llama.cpp"
 
 
 def _of_file_name(text: str) -> Model | None:

@@ -38,6 +38,8 @@ class Stored(NamedTuple):
     """Other formats that some layers are stored in, and parts of the names of these layers."""
     choose: tuple[str, ...] = ()
     """Endings of which the caller must write one, since this one says of how many bits and not how."""
+    mlx: str = ""
+    """MLX's format, which MLX alone reads."""
     usual: bool = False
     """Whether the name says that it is llama.cpp's file, and not of what kind."""
 
@@ -74,6 +76,7 @@ def _endings(maker: str) -> tuple[tuple[tuple[str, ...], Stored], ...]:
                 gguf=row.get("gguf", False),
                 says=row.get("says", ""),
                 choose=tuple(row.get("choose", ())),
+                mlx=row.get("mlx", ""),
             )
     return tuple(sorted(found.items(), key=lambda one: -len(one[0])))
 

@@ -21,7 +21,9 @@ from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.serving.engine import texts_at_once
 from estimator.serving.engines import drafter_of, engine_of
+from estimator.serving.hearing import blocks, frames, hears_apart
 from estimator.serving.speed import CHUNK, prompts
+from estimator.serving.texts import POOLING
 from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import EXPERTS, GROUPED, Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak, quantize_seconds
@@ -119,7 +121,7 @@ def batch(job: Job, phase: str, each: int = 1) -> tuple[int, int]:
     """Tokens of a pass that have logits, and all: the last of each prompt and whole prompts, or so many of each sequence. Texts
     that are made vectors have none."""
     serving = job.serving
-    if serving.runner == "pooling":
+    if phase == POOLING:
         return 0, texts_at_once(serving) * serving.context
     if phase == "prefill":
         return prompts(serving), prompts(serving) * serving.lengths[0]
@@ -132,6 +134,9 @@ def exchanged(job: Job, spec: ModelSpec, wires: Wires, phase: str, itemsize: int
     drafter = drafter_of(job, spec) if isinstance(spec, DecoderSpec) else None
     tokens, all_tokens = batch(job, phase, drafter.checked if drafter else 1)
     found = between_ranks(spec, wires, all_tokens, tokens, itemsize)
+    if phase == "prefill" and wires.place.tensor > 1 and hears_apart(spec):
+        encoded = tokens * frames(spec) * spec.hidden_size * itemsize
+        found += blocks(spec)[0] * reduced_seconds(wires, wires.place.tensor, encoded)
     if drafter is None or not drafter.passes:
         return found
     own = drafter.spec.language_model if drafter.spec is not None else spec.model_copy(update={"num_hidden_layers": 1})
@@ -146,7 +151,7 @@ def between_ranks(spec: ModelSpec, wires: Wires, tokens: int, sequences: int, it
     if ranks == 1:
         return 0.0
     hidden = reduced_seconds(wires, ranks, tokens * spec.hidden_size * itemsize)
-    found = (2 * layers + 1) * hidden
+    found = (1 + (blocks(spec)[1] if hears_apart(spec) else 2 * layers)) * hidden
     if sequences:
         logits = sequences * int(getattr(spec, "vocab_size")) * itemsize  # noqa: B009 (a field of all that write texts)
         found += wires.collective("all_gather", logits, "tensor", ranks)

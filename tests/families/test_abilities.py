@@ -24,7 +24,7 @@ ALLOWED = {
     "quantization/gguf_mixtures.py": (4, "rules of llama.cpp by its own names of architectures"),
     "serving/drafts.py": (1, "an EAGLE head is a layer of Llama's kind"),
     "serving/llamacpp/mixers.py": (1, "graphs that are called as the one family that has them"),
-    "serving/llamacpp/models.py": (3, "graphs that are called as the one family that has them"),
+    "serving/llamacpp/special.py": (3, "graphs that are called as the one family that has them"),
     "serving/sglang/speculation.py": (1, "a default that SGLang takes by its own name of the architecture"),
     "serving/tensorrt_llm/kernels.py": (1, "the one class of TensorRT-LLM's that norms within an all-reduce"),
     "specs/generic.py": (2, "what a size alone is taken for"),

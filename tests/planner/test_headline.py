@@ -143,7 +143,7 @@ def test_a_question_of_no_such_number_is_refused(settings: dict[str, Any], where
 
 
 def test_a_way_that_is_asked_for_alone_is_answered_or_refused() -> None:
-    (row,) = fit("minimax-m3", "rtx-3090", task="serve-gguf").rows
+    (row,) = fit("longcat-flash", "rtx-3090", task="serve-gguf").rows
     assert (row.verdict, row.way) == ("unknown", "serve q4_k_m, llama.cpp")
     assert "llama.cpp" in row.problem
     with pytest.raises(NotModelled, match="not among the usual ways"):

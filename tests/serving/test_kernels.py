@@ -13,12 +13,12 @@ from estimator.facts import catalogue
 from estimator.families.spec import DecoderSpec
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.capability import gpu
-from estimator.pipeline.run import played
+from estimator.pipeline.run import Run, played
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.speed import trace_speed
 from estimator.specs.published import model_folder
 from estimator.tape.tape import EXPERTS, Tape
-from estimator.timing.engine import between_ranks, seconds_of
+from estimator.timing.engine import between_ranks, reduced_seconds, seconds_of
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import Clock
 from estimator.timing.links import links
@@ -34,6 +34,10 @@ def asked(model: str, card: str = "h100", gpus: int = 1, **serving: Any) -> dict
         "parallelism": {"tensor": gpus},
         "serving": lengths | serving,
     }
+
+
+def wires_of(run: Run, card: str) -> Wires:
+    return Wires(curves(card), links(run.job.hardware, accelerator(card)), run.place)
 
 
 def answered(model: str, card: str = "h100", gpus: int = 1, **serving: Any) -> ServingTime:
@@ -123,9 +127,8 @@ def test_ranks_exchange_what_a_norm_over_all_heads_needs(model: str, least: floa
     queries and keys, which are gathered."""
 
     run = played(asked(model, "h200", 8), False)
-    spec, card = run.model.spec, accelerator("h200")
+    spec, wires = run.model.spec, wires_of(run, "h200")
     assert isinstance(spec, DecoderSpec)
-    wires = Wires(curves("h200"), links(run.job.hardware, card), run.place)
     with_norms = between_ranks(spec, wires, 8, 8, 2)
     monkeypatch.setattr(type(spec), "heads_normed_together", None)
     assert with_norms > least * between_ranks(spec, wires, 8, 8, 2)
@@ -161,18 +164,20 @@ def test_what_has_no_tape_of_its_own_is_timed(model: str, card: str, gpus: int, 
 
 
 @pytest.mark.parametrize(
-    ("model", "arithmetic"),
+    ("model", "engine", "arithmetic"),
     [
-        ("bge-m3", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
-        ("modernbert-base", 2 * 22 * (4 * 768**2 + 3 * 768 * 1152) * 512 + 4 * 768 * 512 * (8 * 512 + 14 * 128)),
-        ("qwen3-embedding-0.6b", 2 * 28 * (1024 * (4096 + 2048) + 3 * 1024 * 3072) * 512 + 28 * 4 * 2048 * 512**2),
+        ("bge-m3", "vllm", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
+        ("bge-m3", "sglang", 2 * 24 * 12 * 1024**2 * 512 + 24 * 4 * 1024 * 512**2),
+        ("modernbert-base", "vllm", 2 * 22 * (4 * 768**2 + 3 * 768 * 1152) * 512 + 4 * 768 * 512 * (8 * 512 + 14 * 128)),
+        ("qwen3-embedding-0.6b", "vllm", 2 * 28 * (1024 * (4096 + 2048) + 3 * 1024 * 3072) * 512 + 28 * 4 * 2048 * 512**2),
     ],
 )
-def test_vectors_of_texts_take_the_arithmetic_of_their_layers(model: str, arithmetic: int) -> None:
+def test_vectors_of_texts_take_the_arithmetic_of_their_layers(model: str, engine: str, arithmetic: int) -> None:
     """Products of all layers, queries with keys and these with values: of each of 16 texts of 512 tokens."""
-    time = estimate({**asked(model), "serving": {"engine": "vllm", "context": 512, "concurrency": 16}}).time
+    time = estimate({**asked(model), "serving": {"engine": engine, "context": 512, "concurrency": 16}}).time
     assert time
     assert time.flops_per_step == pytest.approx(16 * arithmetic, rel=0.01)
+    assert time.tokens_per_second == pytest.approx(16 * 512 / time.step_seconds)
     assert 0.1 < time.mfu < 1
 
 
@@ -184,3 +189,15 @@ def test_a_clip_is_encoded_once_and_read_in_every_step() -> None:
     keys = 2 * frames * 2 * width**2
     assert found.prefill.flops_per_step == pytest.approx(32 * (layer + keys), rel=0.02)
     assert found.decode.step_seconds > 32 * 2 * width * frames * 2 / 3.35e12
+
+
+def test_ranks_exchange_what_each_half_of_a_model_that_hears_computes() -> None:
+    """Frames twice in each layer of the encoder, in a prompt alone; a token three times in each layer of the decoder."""
+    found = answered("whisper-large-v3", gpus=2, prompt_length=4, output_length=100, concurrency=1)
+    prefill, decode = (
+        next(part.seconds for part in phase.parts if part.name == "all-reduce (tensor)")
+        for phase in (found.prefill, found.decode)
+    )
+    assert prefill - decode > 2 * 32 * 1500 * 1280 * 2 / 450e9
+    wires = wires_of(played(asked("whisper-large-v3", gpus=2), False), "h100")
+    assert decode == pytest.approx(97 * reduced_seconds(wires, 2, 2 * 1280), rel=0.1)

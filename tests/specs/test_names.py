@@ -56,7 +56,7 @@ def test_hardware_means_what_the_table_says(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: repr(case["written"]))
 def test_a_model_means_what_the_table_says(case: dict[str, Any]) -> None:
-    assert set(case) <= {"written", "means", "called", "read", "stored", "whole", "refused"}
+    assert set(case) <= {"written", "means", "called", "read", "stored", "whole", "mlx", "refused"}
     if "refused" in case:
         with pytest.raises(WillItFitError) as error:
             resolve(case["written"], allow_files=False)
@@ -69,6 +69,7 @@ def test_a_model_means_what_the_table_says(case: dict[str, Any]) -> None:
     assert found.spec.model_copy(update={"countable": True}) == described.model_copy(update={"countable": True})
     assert found.name == case.get("called", case["means"])
     assert "stored" not in case or (found.stored and found.stored.format == case["stored"])
+    assert found.mlx == case.get("mlx", "")
     assert "whole" not in case or (found.stored and list(found.stored.whole) == case["whole"])
     assert not found.stored or "stored" in case or not found.stored.named
     assert (f"the same architecture and sizes as {case['means']}" in said) == ("called" in case)

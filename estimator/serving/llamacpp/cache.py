@@ -111,10 +111,12 @@ def token_layers(serving: Serving, spec: ModelSpec) -> list[int]:
     if sharing:
         found = [nbytes * (sharing.kept[layer] == layer) for layer, nbytes in enumerate(found)]
     if thinned := thinned_of(spec):
-        idle = token_bytes(serving, spec)[1] if serving.flash_attention is False else 0  # of every layer as wide
+        # without flash attention values have as much room in every layer, also in one that does not attend
+        idle = token_bytes(serving, spec)[1] if serving.flash_attention is False else 0
         found = [nbytes if attends else idle for nbytes, (attends, _) in zip(found, thinned, strict=True)]
     if indexer := indexer_of(spec):
-        found = [nbytes + index_bytes(serving, spec) * own for nbytes, own in zip(found, indexer.layers, strict=True)]
+        more = index_bytes(serving, spec)
+        found = [nbytes + more * own for nbytes, own in zip(found, indexer.layers, strict=True)]
     return [nbytes * (mixer in ATTENDING) for nbytes, mixer in zip(found, mixers, strict=True)] if mixers else found
 
 

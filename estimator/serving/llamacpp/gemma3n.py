@@ -11,9 +11,6 @@ from estimator.serving.llamacpp.ggml import Tensor
 from estimator.serving.llamacpp.graph import Builder
 from estimator.serving.llamacpp.operations import NUMBER, given
 
-SPARSE = 10
-"""First layers whose feed-forward layer lets its largest values through, whatever the file says."""
-
 
 class Gemma3nBuilder(Gemma4Builder):
     """Builds the graph of one batch. Hidden states between layers: [hidden, tokens, streams]."""
@@ -110,7 +107,7 @@ class Gemma3nBuilder(Gemma4Builder):
     def _feed(self, x: Tensor, layer: int) -> Tensor:
         wide = self.sharing.wide[layer]
         up, gate = self.product("ffn_up", layer, wide, x), self.product("ffn_gate", layer, wide, x)
-        if layer < SPARSE:
+        if self.sharing.sparse[layer]:
             mean = self.op("mean", (1, x.shape[1]), gate)
             spread = self.op("sum_rows", mean.shape, self.unlike("sqr", self.unlike("sub", gate, mean)))
             spread = self.unlike("sqrt", self.unlike("scale", spread))

@@ -323,7 +323,7 @@ class Builder(Mixtures):
         return self.unlike("rope", x, self.positions) if self.shape.rotary[layer] else x
 
     def _seen(self, x: Tensor, queries: Tensor, layer: int) -> Tensor | None:
-        """What a token sees, where that is not what all of its cache's layers do; `queries`: compressed."""
+        """The layer's own mask; None where it has that of its cache. `queries`: before a matrix makes heads of them."""
         return None
 
     def _fed(self, x: Tensor, layer: int) -> Tensor:

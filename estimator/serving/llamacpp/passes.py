@@ -130,14 +130,9 @@ def _seeing(batch: Batch, spec: ModelSpec, tokens: int) -> Batch:
 def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     """The nodes of a batch's graph: layers that are alike are counted once, and their matrices have the mean of their bytes."""
     shape = shape_of(spec)
-    alike: dict[tuple[bool | str | int, ...], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     for layer in range(shape.layers):
-        sparse = shape.experts.sparse[layer] if shape.experts else False
-        slides = shape.sliding[layer] if shape.sliding else False
-        more: tuple[bool | int, ...] = shape.sharing.alike(layer) if shape.sharing else ()
-        more = (shape.indexer.layers[layer],) if shape.indexer else more
-        more = shape.thinned[layer] if shape.thinned else more
-        alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer), *more), []).append(layer)
+        alike.setdefault(shape.kind(layer), []).append(layer)
     last = [max(layers) for layers in alike.values()]
     found = _of_layers(shape, batch, stored, alike, sorted(last))
     base = replace(found)
@@ -148,7 +143,7 @@ def _counted(spec: ModelSpec, batch: Batch, stored: dict[str, int]) -> Pass:
 
 
 def _of_layers(
-    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool | str | int, ...], list[int]], layers: list[int]
+    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[object, ...], list[int]], layers: list[int]
 ) -> Pass:
     """The nodes of a graph that has these layers alone, each for those that are like it."""
     groups = [next(group for group in alike.values() if layer in group) for layer in layers]

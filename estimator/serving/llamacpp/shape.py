@@ -90,7 +90,8 @@ class Experts:
 class Sharing:
     """Layers that see everything, where others have windows: heads of keys and their size. `values_of_keys`: whether they make
     values of what they make keys of. `kept`: of each layer the one whose cache it reads, itself or an earlier one. `per_layer`:
-    numbers that each layer gets of each token beside hidden states. `wide`: of each layer's feed-forward layer."""
+    numbers that each layer gets of each token beside hidden states. `wide`: of each layer's feed-forward layer; `sparse`: whether
+    that lets its largest values alone through."""
 
     key_heads: int
     head: int
@@ -98,10 +99,11 @@ class Sharing:
     kept: tuple[int, ...]
     per_layer: int
     wide: tuple[int, ...]
+    sparse: tuple[bool, ...]
 
-    def alike(self, layer: int) -> tuple[bool, int]:
+    def alike(self, layer: int) -> tuple[bool, int, bool]:
         """What layers have in common whose passes are the same."""
-        return self.kept[layer] == layer, self.wide[layer]
+        return self.kept[layer] == layer, self.wide[layer], self.sparse[layer]
 
     def of(self, layers: list[int], sliding: tuple[bool, ...]) -> Sharing:
         """With some of the layers, in their order, each of which reads its own cache or the last before it of its kind;
@@ -110,7 +112,8 @@ class Sharing:
         for place, layer in enumerate(layers):
             before = [p for p in range(place) if kept[p] == p and sliding[layers[p]] == sliding[layer]]
             kept.append(place if self.kept[layer] == layer else before[-1])
-        return replace(self, kept=tuple(kept), wide=tuple([self.wide[layer] for layer in layers]))
+        wide, sparse = tuple([self.wide[layer] for layer in layers]), tuple([self.sparse[layer] for layer in layers])
+        return replace(self, kept=tuple(kept), wide=wide, sparse=sparse)
 
 
 ALIKE = 4
@@ -261,7 +264,7 @@ class Shape:
     def shortened(self) -> Shape:
         """With `ALIKE` of the layers at the end that do the same, which take turns in the same places of a buffer."""
         first = self.layers - 1
-        while first > self.deepstack and self._kind(first - 1) == self._kind(self.layers - 1):
+        while first > self.deepstack and self.kind(first - 1) == self.kind(self.layers - 1):
             first -= 1
         if self.sharing or self.indexer or self.thinned or self.layers - first <= ALIKE:
             return self
@@ -276,9 +279,11 @@ class Shape:
             mixers=self.mixers[:kept],
         )
 
-    def _kind(self, layer: int) -> tuple[object, ...]:
+    def kind(self, layer: int) -> tuple[object, ...]:
+        """What layers that compute the same have alike."""
         sparse, slides = self.experts and self.experts.sparse[layer], bool(self.sliding) and self.sliding[layer]
-        return self.rotary[layer], sparse, slides, self.mixer(layer)
+        sharing, indexed = self.sharing and self.sharing.alike(layer), self.indexer and self.indexer.layers[layer]
+        return self.rotary[layer], sparse, slides, self.mixer(layer), sharing, indexed, self.thinned and self.thinned[layer]
 
     def mixer(self, layer: int) -> Mixer:
         """What a layer has before its feed-forward layer."""
