@@ -22,12 +22,11 @@ from estimator.tape.views import cat, split
 
 
 class Exaone45Spec(Spec):
-    """Both parts are of one type each: the language model's had another name at first. `bounds` are the class's of its
-    processor."""
+    """Each part is of one type, whatever its configuration names: the language model's was exaone4_5_text at first. `bounds` are
+    the defaults of its processor's class."""
 
     tells_images_apart = False
-    in_sglang = "none"
-    why_not_sglang = "how it runs transformers' modules of it was not read"
+    in_sglang = "not read"
     plain = "exaone4"
     bounds = (56 * 56, 28 * 28 * 1280)
     kinds = {"text_config": "exaone4", "vision_config": "exaone4_5_vision"}
