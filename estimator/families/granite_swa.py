@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm, SelfAttention, scaled
@@ -75,6 +76,7 @@ class SinkedSpec(WindowedSpec):
 
 
 class GraniteSwaSpec(SinkedSpec, GraniteSpec):
+    can = Abilities(gguf=True, graph="granite-swa")
     window_pool = "0.5.23"
     attentions = ("eager",)
     cached = tensor_parallel = False

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import model_validator
 
-from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Sandwich
@@ -33,7 +32,6 @@ class Kolibri1Spec(WindowedSpec, MoeSpec):
     in_sglang = "transformers"
     last_vllm = "none"
     why_not_vllm = "0.33 runs transformers' modules of it, which are not modelled"
-    can = Abilities()
     modelled = AUXILIARY
     made = frozenset({"intermediate_size"})
     default_period = 5
