@@ -78,6 +78,8 @@ Graph = Literal[
     "mimo-2",
     "minicpm-3",
     "thinned",
+    "granite-swa",
+    "granite-moe-swa",
 ]
 """Graphs of llama.cpp's."""
 

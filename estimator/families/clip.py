@@ -81,7 +81,7 @@ class CLIPSpec(ModelSpec):
 
     learned_positions = embeds = True
     ends_by_height: ClassVar[bool] = True
-    """Whether a text's end is its highest token where `eos_token_id` is 2."""
+    """Whether a text ends at the token with the highest number where `eos_token_id` is 2."""
 
     text_config: TextSpec
     vision_config: VisionSpec
@@ -217,7 +217,7 @@ class TextModel:
         return add(embeds, positions)
 
     def _ends(self, ids: Tensor) -> Tensor:
-        """The place of each text's end: of that token, or of its highest one."""
+        """The place of each text's end: of the token that ends it, else of the token with the highest number."""
         found = empty(ids.tape, ids.shape, dtypes.int32, "_to_copy")
         if self.by_token:
             found = empty(ids.tape, ids.shape, dtypes.bool_, "eq")

@@ -11,23 +11,22 @@ from functools import partial
 from estimator.families.build import Builder
 from estimator.families.exaone4_5_vision import Exaone45VisionSpec, tower
 from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText, grids_of, language_model
+from estimator.families.image_text import ImageTextToText, by_image, grids_of, language_model
 from estimator.families.modules import Module
 from estimator.families.qwen_vl import MakeTower, Spec
 from estimator.tape import dtypes
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, split
+from estimator.tape.views import cat
 
 
 class Exaone45Spec(Spec):
-    """Both parts are of one type each: the language model's had another name at first. `bounds` are the class's of its
-    processor."""
+    """Each part is of one type, whatever its configuration names: the language model's was exaone4_5_text at first. `bounds` are
+    the defaults of its processor's class."""
 
     tells_images_apart = False
-    in_sglang = "none"
-    why_not_sglang = "how it runs transformers' modules of it was not read"
+    in_sglang = "not read"
     plain = "exaone4"
     bounds = (56 * 56, 28 * 28 * 1280)
     kinds = {"text_config": "exaone4", "vision_config": "exaone4_5_vision"}
@@ -71,7 +70,7 @@ class Sight:
         last, merged = self.tower(to(pixels, self.tower.proj.weight.dtype))
         features = merged if self.project is None else self.project(merged)
         each = self.grid[0] * self.grid[1] // self.spec.vision.spatial_merge_size**2
-        return *split(features, [each] * (features.shape[0] // each), 0), last
+        return *by_image(features, each), last
 
 
 class SeesPatches(ImageTextToText):

@@ -41,6 +41,7 @@ class FlintSpec(WindowedSpec, QwenMoeSpec):
     modelled = AUXILIARY
     attentions = ("eager",)
     default_period = 4
+    dense_unless_said = (0, 1)
 
     max_position_embeddings: Size | None = 262144
     sliding_window: Size = 513
@@ -54,14 +55,6 @@ class FlintSpec(WindowedSpec, QwenMoeSpec):
     @classmethod
     def types(cls, layers: int, period: int) -> tuple[LayerType, ...]:
         return tuple([FULL if i < 2 or i % period == 1 or i == layers - 1 else SLIDING for i in range(layers)])
-
-    @property
-    def dense(self) -> list[int]:
-        """Layers without experts."""
-        return [0, 1] if self.mlp_only_layers is None else self.mlp_only_layers
-
-    def sparse(self) -> list[bool]:
-        return [i not in self.dense and (i + 1) % self.decoder_sparse_step == 0 for i in range(self.num_hidden_layers)]
 
 
 SPECS = {"flint": FlintSpec}

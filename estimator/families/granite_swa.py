@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm, SelfAttention, scaled
@@ -45,16 +46,20 @@ class SinkedSpec(WindowedSpec):
     layer_rope_theta: tuple[Annotated[float, Field(ge=0)], ...] | None = None
 
     @property
+    def thetas(self) -> tuple[float, ...]:
+        """The base of each layer, a stand-in where all have that of the model."""
+        return self.layer_rope_theta or (1.0,) * self.num_hidden_layers
+
+    @property
     def layers(self) -> tuple[Kind, ...]:
         """The kind of each layer."""
-        bases = self.layer_rope_theta or (1.0,) * self.num_hidden_layers
-        return tuple([(sees, base > 0) for sees, base in zip(self.kinds, bases, strict=True)])
+        return tuple([(sees, base > 0) for sees, base in zip(self.kinds, self.thetas, strict=True)])
 
     @property
     def bases(self) -> dict[LayerType, set[float]]:
         """The bases of the layers of each kind that rotate."""
         found: dict[LayerType, set[float]] = {FULL: set(), SLIDING: set()}
-        for sees, base in zip(self.kinds, self.layer_rope_theta or (1.0,) * self.num_hidden_layers, strict=True):
+        for sees, base in zip(self.kinds, self.thetas, strict=True):
             found[sees] |= {base} - {0.0}
         return found
 
@@ -71,6 +76,7 @@ class SinkedSpec(WindowedSpec):
 
 
 class GraniteSwaSpec(SinkedSpec, GraniteSpec):
+    can = Abilities(gguf=True, graph="granite-swa")
     window_pool = "0.5.23"
     attentions = ("eager",)
     cached = tensor_parallel = False

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import SelfAttention
@@ -25,10 +26,13 @@ from estimator.tape.tensor import Tensor
 class GraniteMoeSharedSpec(GraniteMoeSpec):
     """Without `shared_intermediate_size` there are experts alone."""
 
+    can = Abilities(gguf=True, graph="granite")
+
     shared_intermediate_size: Annotated[int, Field(ge=0, le=2**31)] = 0
 
 
 class GraniteMoeSwaSpec(SinkedSpec, GraniteMoeSharedSpec):
+    can = Abilities(gguf=True, graph="granite-moe-swa")
     window_pool = "0.5.23"
     attentions = ("eager",)
     implementations = ("transformers",)

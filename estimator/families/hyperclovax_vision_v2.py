@@ -18,12 +18,11 @@ from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 
 
 class HyperClovaXVisionV2Spec(Spec):
-    """Both parts are of one type each: published files call the tower as the whole Qwen2.5-VL. `bounds` are the class's of its
-    processor."""
+    """Each part is of one type, whatever its configuration names: published files give the tower the type of the whole
+    Qwen2.5-VL. `bounds` are the defaults of its processor's class."""
 
     tells_images_apart = False
-    in_sglang = "none"
-    why_not_sglang = "how it runs transformers' modules of it was not read"
+    in_sglang = "not read"
     plain = "hyperclovax"
     bounds = (56 * 56, 28 * 28 * 1280)
     kinds = {"text_config": "hyperclovax", "vision_config": "qwen2_5_vl_vision"}

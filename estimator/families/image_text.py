@@ -26,7 +26,7 @@ from estimator.tape.pointwise import to
 from estimator.tape.scatter import masked_scatter
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import unsqueeze
+from estimator.tape.views import split, unsqueeze
 
 Masks = dict[LayerType, Tensor | None]
 Made = tuple[Masks | None] | tuple[Masks, Tensor]
@@ -54,6 +54,11 @@ def grids_of(build: Builder) -> Callable[[Tensor, Tensor], Tensor]:
     """What makes frames, rows and columns of each image of a batch, where a model is told them."""
     images = 0 if build.images is None else build.images.count * build.sequences
     return lambda ids, pixels: empty(ids.tape, (images, 3), dtypes.int64, "image_grid_thw")
+
+
+def by_image(features: Tensor, tokens: int) -> tuple[Tensor, ...]:
+    """The features of each image, of so many `tokens`, where those of all lie in one tensor."""
+    return tuple(split(features, [tokens] * (features.shape[0] // tokens), 0))
 
 
 class Sight(Protocol):

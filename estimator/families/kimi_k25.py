@@ -10,7 +10,7 @@ from math import sqrt
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.heads import Model
-from estimator.families.image_text import ImageTextToText, grids_of, language_model
+from estimator.families.image_text import ImageTextToText, by_image, grids_of, language_model
 from estimator.families.kimi_k25_vision import KimiK25VisionSpec, VisionModel
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
@@ -19,7 +19,7 @@ from estimator.tape import dtypes
 from estimator.tape.pointwise import gelu
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, reshape, split
+from estimator.tape.views import cat, reshape
 
 MERGED = 2
 """Patches along the side of a square that its processor makes an image of whole numbers of."""
@@ -103,7 +103,7 @@ class Sight:
         features = self.projector(pooled)
         each = self.grid[0] * self.grid[1] // self.spec.tower.square
         features = reshape(features, (features.shape[0], features.shape[-1]))
-        return *split(features, [each] * (features.shape[0] // each), 0), last
+        return *by_image(features, each), last
 
 
 class KimiK25(ImageTextToText):

@@ -5,12 +5,8 @@ After transformers' modeling_kolibri1.py (5.23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import model_validator
-
-from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Sandwich
@@ -28,17 +24,16 @@ from estimator.tape.tensor import Tensor
 
 
 class Kolibri1Spec(WindowedSpec, MoeSpec):
-    """Every layer has experts, so that nothing is `intermediate_size` wide."""
+    """Every layer has experts: nothing is `intermediate_size` wide, which its configuration does not have."""
 
     in_sglang = "transformers"
     last_vllm = "none"
     why_not_vllm = "0.33 runs transformers' modules of it, which are not modelled"
-    can = Abilities()
     modelled = AUXILIARY
-    made = frozenset({"intermediate_size"})
     default_period = 5
 
     max_position_embeddings: Size | None = 262144
+    intermediate_size: Size = 512
     sliding_window: Size = 513
     num_experts: Size = called("num_local_experts", 384)
     num_experts_per_tok: Size = 6
@@ -49,11 +44,6 @@ class Kolibri1Spec(WindowedSpec, MoeSpec):
     @property
     def expert_size(self) -> int:
         return self.moe_intermediate_size
-
-    @model_validator(mode="before")
-    @classmethod
-    def _width(cls, given: Any) -> Any:
-        return {**given, "intermediate_size": given.get("moe_intermediate_size") or 512} if isinstance(given, Mapping) else given
 
     def config(self) -> dict[str, Any]:
         return {name: value for name, value in super().config().items() if name != "intermediate_size"}

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.heads import Model
-from estimator.families.image_text import ImageTextToText, compare, grids_of, language_model
+from estimator.families.image_text import ImageTextToText, by_image, compare, grids_of, language_model
 from estimator.families.minimax_m3_vision import MiniMaxM3VisionSpec, VisionModel
 from estimator.families.qwen_vl import Spec
 from estimator.families.spec import ModelSpec, Size
@@ -22,7 +22,7 @@ from estimator.tape.pointwise import gelu, to
 from estimator.tape.scatter import masked_scatter
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, reshape, split, unsqueeze
+from estimator.tape.views import cat, reshape, unsqueeze
 
 
 class MiniMaxM3VLSpec(Spec):
@@ -110,7 +110,7 @@ class Sight:
         last = self.tower(pixels)
         features = self.projector(last)
         each = self.grid[0] * self.grid[1] // self.spec.tower.spatial_merge_size**2
-        return *split(features, [each] * (features.shape[0] // each), 0), last
+        return *by_image(features, each), last
 
 
 class MiniMaxM3VL(ImageTextToText):

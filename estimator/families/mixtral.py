@@ -6,7 +6,7 @@ After transformers' modeling_mixtral.py, modeling_qwen2_moe.py and modeling_qwen
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from estimator.families.abilities import BATCHES, Abilities
 from estimator.families.attention import causal_mask
@@ -45,6 +45,8 @@ class QwenMoeSpec(MoeSpec):
     """Some layers may be dense: those listed, and all but each `decoder_sparse_step`-th."""
 
     tensor_parallel = cached = False
+    dense_unless_said: ClassVar[tuple[int, ...]] = ()
+    """Layers without experts where `mlp_only_layers` says nothing."""
 
     max_position_embeddings: Size | None = 32768
     moe_intermediate_size: Size
@@ -57,7 +59,8 @@ class QwenMoeSpec(MoeSpec):
         return self.moe_intermediate_size
 
     def sparse(self) -> list[bool]:
-        dense, step = self.mlp_only_layers or [], self.decoder_sparse_step
+        dense = self.dense_unless_said if self.mlp_only_layers is None else self.mlp_only_layers
+        step = self.decoder_sparse_step
         return [i not in dense and (i + 1) % step == 0 for i in range(self.num_hidden_layers)]
 
 

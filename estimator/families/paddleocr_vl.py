@@ -10,7 +10,7 @@ from estimator.families import spec_class
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText
+from estimator.families.image_text import ImageTextToText, by_image
 from estimator.families.paddleocr_text import PaddleOCRTextSpec
 from estimator.families.paddleocr_vision import PaddleOCRVisionSpec, VisionModel
 from estimator.families.qwen_vl import Qwen2VLSpec, QwenVL, resized
@@ -19,7 +19,7 @@ from estimator.families.spec import ModelSpec
 from estimator.families.voxtral import HEAD
 from estimator.tape.pointwise import gelu
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import cat, reshape, split, transpose
+from estimator.tape.views import cat, reshape, transpose
 
 
 class PaddleOCRVLSpec(Qwen2VLSpec):
@@ -81,7 +81,7 @@ class Sight:
 
     def _projected(self, last: Tensor) -> Tensor:
         (rows, columns), merge, size = self.grid, self.merge, last.shape[1]
-        parts = split(last, [rows * columns] * (last.shape[0] // (rows * columns)), 0)
+        parts = by_image(last, rows * columns)
         made = []
         for part in parts:
             seen = self.pre_norm(part)

@@ -15,6 +15,7 @@ from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.experts import EXPERTS_HELD_IN
 from estimator.families.heads import Batch, CausalLM, FusedHead
+from estimator.families.image_text import by_image
 from estimator.families.llama import Qwen2Spec, Qwen3Spec
 from estimator.families.model_output import Held
 from estimator.families.qwen3_omni_audio import AudioTower as Tower3
@@ -30,7 +31,7 @@ from estimator.tape.pointwise import to
 from estimator.tape.scatter import masked_scatter
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, split, unsqueeze
+from estimator.tape.views import cat, unsqueeze
 
 FRAMES = 30_000
 """Frames that every clip's spectrogram is filled up to, and cut to: 300 seconds, the `chunk_length` of the published models'
@@ -206,7 +207,7 @@ class Thinker(FusedHead):
         last, *given = self.eyes(cast)
         assert self.images is not None
         each = self.spec.image_tokens(self.images) or 1
-        return last, *[split(part, [each] * (part.shape[0] // each), 0) for part in given]
+        return last, *[by_image(part, each) for part in given]
 
 
 HEADS = {"image-text-to-text": Thinker}

@@ -19,7 +19,7 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.decoder import After, Decoder
 from estimator.families.heads import Batch, CausalLM, FusedHead
-from estimator.families.image_text import ImageTextToText
+from estimator.families.image_text import ImageTextToText, by_image
 from estimator.families.llama import Qwen2Spec, Qwen3Spec
 from estimator.families.model_output import Held
 from estimator.families.modules import Convolution
@@ -34,7 +34,7 @@ from estimator.tape.pointwise import add, to
 from estimator.tape.scatter import masked_scatter, picked, write_picked
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, clone, split, unsqueeze
+from estimator.tape.views import cat, clone, unsqueeze
 
 
 class Spec(MultimodalSpec):
@@ -217,7 +217,7 @@ class QwenVL(FusedHead):
         last, *given = self.tower(cast)
         rows, columns = self.spec.grid(self.images)
         each = rows * columns // self.spec.vision.spatial_merge_size**2
-        return last, *[split(part, [each] * (part.shape[0] // each), 0) for part in given]
+        return last, *[by_image(part, each) for part in given]
 
 
 def added(places: Tensor, joined: Sequence[Tensor]) -> After | None:

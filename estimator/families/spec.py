@@ -104,9 +104,9 @@ class ModelSpec(BaseModel):
     """Why vLLM does not run it, where it is not that no release has an implementation."""
     whole_ears_in_sglang: ClassVar[bool] = False
     """Whether SGLang 0.5.23 has those layers on every rank."""
-    in_sglang: ClassVar[Literal["own", "transformers", "none"]] = "own"
+    in_sglang: ClassVar[Literal["own", "transformers", "none", "not read"]] = "own"
     """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models), runs transformers' modules with its own
-    attention (models/transformers.py), or neither."""
+    attention (models/transformers.py), or neither; "not read": it has none of its own, and whether it runs those is not known."""
     why_not_sglang: ClassVar[str] = "transformers' implementation takes no attention of a server's"
     """Why it runs none, where it has none (`_supports_attention_backend` of transformers)."""
     pooled_in_sglang: ClassVar[bool] = False

@@ -126,11 +126,13 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         yield tensor("per_layer_token_embd", elements=columns * spec.config()["vocab_size"])
     elif path in SCALES:
         yield FileTensor(f"{before}{SCALES[path]}", columns, columns, 1, layer)
-    elif path.endswith("experts.gate_up_proj") and spec.can.graph == "gemma-4":
+    elif path.endswith("experts.gate_up_proj") and spec.can.graph in ("gemma-4", "granite-moe-swa"):
         yield tensor("ffn_gate_up_exps")
     elif path.endswith("experts.gate_up_proj"):
         for name in ("ffn_gate_exps", "ffn_up_exps"):
             yield tensor(name, elements=prod(shape) // 2)
+    elif path.endswith("shared_mlp.input_linear") and spec.can.graph == "granite-moe-swa":
+        yield tensor("ffn_up_shexp")
     elif path.startswith("shared_mlp"):
         which = "_shexp" if getattr(spec, "num_experts", 0) else ""
         for name in ("ffn_gate", "ffn_up") if path.endswith("input_linear") else ():

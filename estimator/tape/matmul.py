@@ -42,15 +42,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def times_transposed(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight.T`. Autocast keeps no cast of a view of a weight, so that each use casts it anew."""
-    x, weight = cast_all(x, transposed(weight))
-    return reshape(mm(reshape(x, (-1, x.shape[-1])), weight), (*x.shape[:-1], weight.shape[1]))
+    """`x @ weight.T`. Autocast keeps no cast of a view of a weight, so that each use casts it anew; what is cast lives until the
+    product is there."""
+    rows, columns = cast_all(x, transposed(weight))
+    return reshape(mm(reshape(rows, (-1, x.shape[-1])), columns), (*x.shape[:-1], columns.shape[1]))
 
 
 def times(x: Tensor, weight: Tensor) -> Tensor:
-    """`torch.matmul(x, weight)` of [..., tokens, in] and [in, out]: one product over all rows."""
-    x, weight = cast_all(x, weight)
-    return reshape(mm(reshape(x, (-1, x.shape[-1])), weight), (*x.shape[:-1], weight.shape[1]))
+    """`torch.matmul(x, weight)` of [..., tokens, in] and [in, out]: one product over all rows. What is cast lives as above."""
+    rows, columns = cast_all(x, weight)
+    return reshape(mm(reshape(rows, (-1, x.shape[-1])), columns), (*x.shape[:-1], columns.shape[1]))
 
 
 def _folds(x: Tensor) -> bool:

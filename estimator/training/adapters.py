@@ -194,7 +194,8 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
         if target in above:
             raise Contradiction(f"{target} is no linear layer, but holds several: name those", TARGETS)
     for saved in asked.modules_to_save:
-        if not any(name.endswith(saved) for name in build.saved) or any(part.endswith(saved) for part in above):
+        whole_layers = saved.lstrip(".").isdigit() or any(part.endswith(saved) for part in above)
+        if whole_layers or not any(name.endswith(saved) for name in build.saved):
             raise NotModelled(
                 f"a trained copy of {saved} is not modelled yet; embeddings, norms, linear and output layers are",
                 "training.adapter.modules_to_save",

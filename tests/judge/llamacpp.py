@@ -82,7 +82,7 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
             "expert_used_count": experts.used,
             "expert_feed_forward_length": experts.wide,
         }
-        if spec.model_type.startswith(("qwen", "granitemoeh", "nemotron_h")):
+        if spec.model_type.startswith(("qwen", "granitemoe", "nemotron_h")):
             sizes["expert_shared_feed_forward_length"] = experts.shared
         if experts.latent:
             sizes["moe_latent_size"] = experts.latent
@@ -146,6 +146,10 @@ def _sizes(spec: ModelSpec) -> dict[str, Any]:
             "attention.value_length": value_head(spec),
             "attention.value_scale": 0.707,
         }
+    if spec.model_type in ("granitemoeshared", "granitemoe_swa"):
+        sizes["feed_forward_length"] = asked["intermediate_size"]
+    if spec.model_type.endswith("_swa"):
+        sizes["attention.sliding_window_pattern"] = list(sliding(spec))
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}
     if latent := latent_of(spec):

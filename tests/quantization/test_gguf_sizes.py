@@ -60,6 +60,7 @@ EACH += ["bert-base-cased", "roberta-base", "bge-m3", "distilbert-base-cased", "
 EACH += ["modernbert-base", "eurobert-210m", "llama-4-scout-text", "north-mini-code-1.0", "mistral-small-4-119b-text"]
 EACH += ["youtu-llm-2b", "iquest-coder-v1-40b", "hy3-295b-a21b", "deepseek-v3.2", "glm-5", "gemma-3n-e2b-text"]
 EACH += ["kimi-linear-48b-a3b", "mimo-v2-flash", "minicpm3-4b", "llama-3.3-nemotron-super-49b"]
+EACH += ["granite-swash-2b", "granite-swash-3b-a600m", "moe-7b-1b-active-shared-experts"]
 
 
 def spec_of(row: dict[str, Any]) -> ModelSpec:

@@ -29,10 +29,13 @@ class Mixtures(Operations):
             out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
             return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
 
-        out = through("up", experts.wide, each)
-        if shape.gated:
-            out = self.unlike("glu", through("gate", experts.wide, each), out)
+        if shape.joined_feed:
+            both, inside = through("gate_up", 2 * experts.wide, each), (experts.wide, used, tokens)
+            out = self.op("glu", inside, *[self.view(both, inside, dense=False) for _ in ("gate", "up")])
         else:
+            out = through("up", experts.wide, each)
+            if shape.gated:
+                out = self.unlike("glu", through("gate", experts.wide, each), out)
             for name in shape.activation:
                 out = self.unlike(name, out)
         down = through("down", hidden, out)

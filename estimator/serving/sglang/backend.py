@@ -79,6 +79,12 @@ def check_backend(job: Job, spec: ModelSpec) -> None:
             f"SGLang runs no {kind} models: it has no implementation of its own, and {spec.why_not_sglang}: write engine vllm",
             "serving.engine",
         )
+    if spec.in_sglang == "not read":
+        raise NotModelled(
+            f"whether SGLang runs {kind} models is not known: it has no implementation of its own, and how it runs transformers' "
+            "modules of them was not read: write engine vllm",
+            "serving.engine",
+        )
     if release(job.serving.engine_version) < NEWEST:
         newest = ".".join(map(str, NEWEST))
         raise NotModelled(f"transformers' modules are modelled as SGLang {newest} runs them", "serving.engine_version")
