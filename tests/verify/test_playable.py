@@ -29,6 +29,7 @@ UNREAD = {
         *("micro_batch_group", "pipeline_layers", "gradient_as_bucket_view"),
         *("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather"),
         *("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"),
+        *("zero_reduce_bucket_size", "zero_overlap_comm"),
     },
     "offload": set[str](),
 }

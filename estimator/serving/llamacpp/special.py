@@ -15,6 +15,8 @@ CLASSIC: dict[str, Any] = {
 """Models of before Llama: biases throughout, and feed-forward layers without a gate."""
 ENCODER: dict[str, Any] = {**CLASSIC, "encodes": True, "pre_norms": False, "normed_embedding": True}
 """BERT and its like: CLASSIC, with norms after each half of a layer."""
+GRANITE: dict[str, Any] = {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)}
+"""Granite, whose embeddings, residuals and logits are multiplied by numbers."""
 UNBIASED: dict[str, Any] = dict.fromkeys(("biased", "output_bias", "feed_bias"), False)
 SPECIAL: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -130,7 +132,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "state-space": {"alone": True},
     "llama-4": {"tempered": "unturned"},
     "cohere2-moe": {"parallel": "residual second", "after_logits": ("scale",), "cut": "after the norm"},
-    "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
+    "granite": GRANITE,
+    "granite-swa": {**GRANITE, "sinks": True},
+    "granite-moe-swa": {**GRANITE, "sinks": True, "joined_feed": True},
 }
 """By the names of `Abilities.graph`."""
 WINDOWED = (
@@ -146,6 +150,8 @@ WINDOWED = (
     "gemma-4",
     "cohere2-moe",
     "mimo-2",
+    "granite-swa",
+    "granite-moe-swa",
 )
 """Graphs whose layers may have a sliding window."""
 UNTURNED = ("gpt-2", "bloom-1", "mpt-1", "bert-1", "bert-distilled", "minicpm-3")
