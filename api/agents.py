@@ -310,9 +310,11 @@ def read_config(
     ],
     model: Annotated[str | None, Field(description="where the file names none")] = None,
     on: On | None = None,
+    release: Annotated[str | None, Field(max_length=40, description="the framework's release, by its number or a day")] = None,
 ) -> Found:
     """What a framework's configuration or command says, as a job that `estimate` answers, with what was left out and assumed."""
-    return read(text, None, model=model, around=Surroundings(hardware=read_hardware(on).hardware if on else None))
+    hardware = read_hardware(on).hardware if on else None
+    return read(text, None, model=model, around=Surroundings(hardware=hardware, release=release))
 
 
 @_tool

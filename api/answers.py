@@ -183,8 +183,8 @@ def _export(job: bytes, to: str) -> Rendered:
     return Rendered(200, TEXT, written(_job(job), to, allow_files=False).encode())
 
 
-def _import(text: bytes, given: str | None, model: str | None, on: str | None) -> Rendered:
-    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
+def _import(text: bytes, given: str | None, model: str | None, on: str | None, release: str | None) -> Rendered:
+    around = Surroundings(hardware=read_hardware(on).hardware if on else None, release=release)
     return _json(read(decoded(text, "request body"), given, model=model, around=around).model_dump_json())
 
 

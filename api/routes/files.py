@@ -22,6 +22,12 @@ From = Annotated[str | None, Query(alias="from", max_length=200, description="wh
 OfModel = Annotated[str | None, Query(description="the job's model, where the file names none")]
 
 
+Release = Annotated[
+    str | None,
+    Query(max_length=40, description="the framework's, by its number or a day: 0.9.1, 2024-11; whose defaults are taken"),
+]
+
+
 @router.post(
     "/v1/export",
     tags=["exchange"],
@@ -72,6 +78,8 @@ async def diff(request: Request, on: On = None, model: OfModel = None) -> Respon
     responses=answers(Found),
     openapi_extra=documentation.IMPORT_BODY,
 )
-async def import_(request: Request, given: From = None, model: OfModel = None, on: On = None) -> Response:
+async def import_(
+    request: Request, given: From = None, model: OfModel = None, on: On = None, release: Release = None
+) -> Response:
     """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
-    return await ask(request, "import", text=body(request), given=given, model=model, on=on)
+    return await ask(request, "import", text=body(request), given=given, model=model, on=on, release=release)

@@ -107,6 +107,8 @@ def _headline(options: argparse.Namespace) -> int:
         raise Contradiction(
             "is of a training that a file says, not of a model's name: willitfit train.yaml --data FILE", "--data"
         )
+    if options.release is not None:
+        raise Contradiction("is of a framework's file, not of a model's name: willitfit train.yaml --release 0.9.1", "--release")
     if options.on is None:
         raise _without_hardware(options.model)
     from estimator.planner.headline import fit

@@ -133,8 +133,10 @@ class Configuration:
         self.left_out: list[LeftOut] = []
         self.assumed: list[Assumed] = []
         self.day = day_of(around.release, name, self.facts.releases) if around.release is not None else None
-        if self.day is not None:
-            self.assume("release", around.release, f"defaults of {self.day}, where they are known to have been others")
+        if around.release is not None:
+            newer = f"newer than all that are known here: the defaults of {self.facts.release}"
+            known = f"defaults of {self.day}, where they are known to have been others"
+            self.assume("release", around.release, newer if self.day is None else known)
 
     def has(self, key: str) -> bool:
         """Whether the file says something of a key."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from estimator.contract.errors import InvalidJob, InvalidValue
@@ -139,22 +140,12 @@ PLACES = {"optimizer": "optimizer", "parameters": "param"}
 
 def _buckets(zero: Settings, stage: int, hidden: int | None) -> dict[str, Any]:
     """The bucket of gradients, and whether there are two."""
-    said: dict[str, Any] = {}
-    given = zero.given.get("reduce_bucket_size")
-    size = (
-        hidden * hidden
-        if given == "auto" and hidden
-        else 0
-        if given in (None, "auto")
-        else int(zero.amount("reduce_bucket_size"))
-    )
-    if size > 0 and size != USUAL["reduce_bucket_size"]:
-        said["zero_reduce_bucket_size"] = size
-    if size > 0:
-        zero.given.pop("reduce_bucket_size", None)
-    if stage < 3 and zero.given.get("overlap_comm") not in (None, "auto"):
-        said |= {"zero_overlap_comm": True} if zero.yes("overlap_comm") else {}
-    return said
+    automatic = hidden * hidden if hidden and zero.given.get("reduce_bucket_size") == "auto" else 0
+    size = zero.amount("reduce_bucket_size") or automatic
+    if not 0 <= size < inf:
+        raise InvalidValue(f"{size} is no number of elements: write one such as 500000000", f"{zero.where}.reduce_bucket_size")
+    said: dict[str, Any] = {} if size in (0, USUAL["reduce_bucket_size"]) else {"zero_reduce_bucket_size": int(size)}
+    return said | ({"zero_overlap_comm": True} if stage < 3 and zero.yes("overlap_comm") else {})
 
 
 def _plus_plus(zero: Settings) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from estimator.exchange.cards import meant, unclear
 from estimator.exchange.compose import dockerfile
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
-from estimator.exchange.found import Assumed, Found
+from estimator.exchange.found import Assumed, Found, LeftOut
 from estimator.exchange.frameworks import ollama, other_servers
 from estimator.exchange.launch import Program, arguments, expandable, in_mxfp8, programs, slurm
 from estimator.exchange.nested import overridden, overrides
@@ -376,6 +376,9 @@ def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
     if around.hardware is not None and found.framework in (*PARTS, "willitfit"):
         job["hardware"] = around.hardware.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
     found = found.model_copy(update={"job": job})
+    if around.release is not None and found.framework in (*PARTS, "willitfit"):
+        why = f"{around.release}: no default of {found.framework} is known to have been another once"
+        found = found.model_copy(update={"left_out": [*found.left_out, LeftOut(key="release", why=why)]})
     if job.get("model") and "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
         fewest = FEWEST * prod(job["parallelism"].get(degree) or 1 for degree in ("tensor", "pipeline", "context"))
         job["hardware"] = {"gpus": fewest}

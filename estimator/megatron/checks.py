@@ -10,6 +10,8 @@ from estimator.families.spec import ModelSpec
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import CORE_ATTENTION, LAYER_NORM, MOE_ACTIVATION, PARTS, UP_PROJECTION, parts
 from estimator.megatron.losses import LOSSES
+from estimator.parallel.bf16_optimizer import PRECISION as BF16_OPTIMIZER
+from estimator.parallel.bf16_optimizer import check_bf16_optimizer
 from estimator.parallel.pipeline import TWO, check_pipeline
 from estimator.parallel.schedules import SPLIT
 from estimator.parallel.strategies import DDP, NONE, ZERO1
@@ -72,8 +74,11 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         if getattr(training, name) != value:
             raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
     _check_adapter(training, found)
-    if training.precision not in MEGATRON:
-        raise Contradiction(f"Megatron-Core's are {' and '.join(MEGATRON)}", "training.precision")
+    if training.precision == BF16_OPTIMIZER:
+        check_bf16_optimizer(job)
+    elif training.precision not in MEGATRON:
+        known = f"Megatron-Core's are {' and '.join(MEGATRON)}, Megatron-DeepSpeed's is {BF16_OPTIMIZER}"
+        raise Contradiction(known, "training.precision")
     if training.head != "causal-lm":
         raise NotModelled("Megatron-Core's model is modelled with its language head only: causal-lm", "training.head")
     if training.optimizer not in ("adamw", "adam", "sgd"):

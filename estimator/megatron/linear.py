@@ -255,4 +255,6 @@ def accumulated(weight: Tensor, x: Tensor, gradient: Tensor, later: Later | None
         later.put(product, x, gradient)
         return True
     product()
+    if weight.on_grad is not None:
+        weight.on_grad()
     return False

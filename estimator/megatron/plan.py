@@ -25,6 +25,8 @@ from estimator.megatron.model import Place, Stage, workspaces
 from estimator.megatron.mtp import PROJECTION
 from estimator.megatron.schedule import Rounds
 from estimator.megatron.step import train
+from estimator.parallel.bf16_optimizer import PRECISION as BF16_OPTIMIZER
+from estimator.parallel.bf16_optimizer import Bf16Optimizer
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.megatron_offload import OffloadedMainParameters
 from estimator.parallel.offloading import offloads
@@ -69,7 +71,8 @@ def trace_megatron(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         topology.strategy is ZERO1,
         Group("pipeline", 2 if pipeline.schedule == "dualpipe" else 1),
     )
-    sharding = OffloadedMainParameters(tape, tape.host, *shared) if tape.host is not None else MainParameters(tape, *shared)
+    kind = Bf16Optimizer if training.precision == BF16_OPTIMIZER else MainParameters
+    sharding = OffloadedMainParameters(tape, tape.host, *shared) if tape.host is not None else kind(tape, *shared)
     build = Builder(
         tape,
         precision.weights,

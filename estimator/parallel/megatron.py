@@ -91,12 +91,16 @@ class MainParameters(Sharding):
             for p in parameters:
                 if p.trainable:
                     self._copied(p)
-                    p.tensor.on_grad = partial(_added, p.tensor)
+                    p.tensor.on_grad = partial(self.added, p.tensor)
                     self.trained.append(p)
 
     def _copied(self, parameter: Parameter) -> None:
         """The float32 copy comes."""
         parameter.local.storage.refill("main_param")
+
+    def added(self, leaf: Tensor) -> None:
+        """A product added the gradient to the buffer; the tensor that autograd made is dropped."""
+        leaf.grad = None
 
     def _summed(self, parameter: Parameter) -> DType:
         """What a parameter's gradients are added up in."""
@@ -107,7 +111,7 @@ class MainParameters(Sharding):
         if self.copies.size > 1:
             nbytes = sum(buffer.nbytes for buffer in self.buffers)
             self.tape.communicate("all_reduce", self.copies.name, self.copies.size, nbytes)
-        self._exchange("reduce_scatter" if self.distributed else "all_reduce", gathered=False)
+        self.reduce()
         copies = PerLayer(self.tape)
         with self.tape.counting(GRADIENT):
             for p in self.trained:
@@ -116,13 +120,17 @@ class MainParameters(Sharding):
                     copies.append(empty(self.tape, p.local.shape, dtypes.float32, "_to_copy"))
         self.tape.enter(None)
         optimize()
-        self._read_and_write()
+        self.read_and_write()
         self._quantize()
         if self.distributed:
             self._exchange("all_gather", gathered=True)
         del copies
 
-    def _read_and_write(self) -> None:
+    def reduce(self) -> None:
+        """Ranks add up what each has in its buffer."""
+        self._exchange("reduce_scatter" if self.distributed else "all_reduce", gathered=False)
+
+    def read_and_write(self) -> None:
         """What kernels read and write in addition to the optimizer's: the buffer, which is filled with zeros
         (`zero_grad_buffer`), the gradients, for their norm, which is clipped to 1.0 unless arguments say otherwise
         (`get_grad_norm_fp32`), and the float32 copies, of which the weights are made anew
@@ -157,8 +165,3 @@ def bucket_elements(ranks: int) -> int:
 
 def _padded(count: int, step: int) -> int:
     return -(-count // step) * step
-
-
-def _added(leaf: Tensor) -> None:
-    """The gradient was added to the buffer; the tensor that autograd made is dropped."""
-    leaf.grad = None

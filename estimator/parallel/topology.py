@@ -100,6 +100,20 @@ def _check_replicas(job: Job, data: int, strategy: Strategy) -> None:
     if not strategy.dtensors and not job.parallelism.gradient_sync:
         raise Contradiction("only fsdp2 and hsdp can do without: leave it out", "parallelism.gradient_sync")
     check_plus_plus(job, data, strategy.stage)
+    _check_buckets(job, strategy.stage)
+
+
+def _check_buckets(job: Job, stage: int) -> None:
+    """Raise for buckets of DeepSpeed's where there is no DeepSpeed, and `NotModelled` for stage 3's second one."""
+    deepspeed = stage > 0 and job.training.implementation != "megatron"  # whose buckets are its own
+    for name, given in (
+        ("zero_reduce_bucket_size", job.parallelism.zero_reduce_bucket_size is not None),
+        ("zero_overlap_comm", job.parallelism.zero_overlap_comm),
+    ):
+        if given and not deepspeed:
+            raise Contradiction("only DeepSpeed's zero1, zero2 and zero3 have it: leave it out", f"parallelism.{name}")
+    if job.parallelism.zero_overlap_comm and stage == 3:
+        raise NotModelled("is modelled of zero1 and zero2 only: leave it out", "parallelism.zero_overlap_comm")
 
 
 def _refuse(job: Job, spec: ModelSpec) -> None:

@@ -69,11 +69,6 @@ def plus_plus(job: Job) -> ZeroPlusPlus:
 def check_plus_plus(job: Job, data: int, stage: int) -> None:
     """Raise `InvalidJob` for what this stage of DeepSpeed does not do with so many data-parallel ranks, and `NotModelled`."""
     asked = job.parallelism
-    stage = 0 if job.training.implementation == "megatron" else stage  # whose buckets are its own
-    if stage not in (1, 2) and asked.zero_overlap_comm:
-        raise NotModelled("it is modelled of DeepSpeed's zero1 and zero2: leave it out", "parallelism.zero_overlap_comm")
-    if not stage and asked.zero_reduce_bucket_size is not None:
-        raise Contradiction("only DeepSpeed's stages have it: leave it out", "parallelism.zero_reduce_bucket_size")
     given = [name for name, usual in FIELDS.items() if getattr(asked, name) != usual]
     if not given:
         return

@@ -19,6 +19,14 @@ from estimator.training import partial, pruning, seeing
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 
+LOSS_TAKEN_BY = {
+    "chunked": ("transformers",),
+    "cut": ("transformers",),
+    "flash": ("transformers", "liger"),
+    "shifted": ("transformers", "liger"),
+}
+"""Losses that are not of every implementation, and with whose modules they are modelled, of transformers' release 5."""
+
 
 def _check_calibration(job: Job) -> None:
     """A calibration is of training, and of the card that it was measured on."""
@@ -85,12 +93,8 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
-        plain = (training.implementation, training.transformers_release) == ("transformers", "5")
-        shifted = training.loss in ("shifted", "flash") and (training.implementation, training.transformers_release) == (
-            "liger",
-            "5",
-        )
-        if training.loss in ("chunked", "cut", "flash", "shifted") and not (plain or shifted):
+        takes = LOSS_TAKEN_BY.get(training.loss)
+        if takes is not None and (training.implementation not in takes or training.transformers_release != "5"):
             raise NotModelled(
                 f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )

@@ -64,6 +64,10 @@ def judge(job: Job, memory: Memory) -> Verdict:
     asked = job.task == "train" and not job.training.expandable_segments
     takes = "cached blocks and the context" if memory.engine is None else "libraries and CUDA graphs"
     takes = "the operating system" if job.hardware.without_gpu else takes
+    free = (memory.reserved_bytes or 0) - (memory.held_bytes or 0)
+    if free > spare:  # of a full card, what is left says nothing
+        reason = f"{needed} of {gib(limit)}, {gib(free)} of them free blocks that torch gives back when the card is full"
+        return Verdict(True, "tight", reason, (hint,) if asked else ())
     return Verdict(True, "tight", f"{reason}, which {takes} may take", (hint,) if asked else ())
 
 

@@ -62,6 +62,8 @@ def recipe(precision: str, strategy: Strategy, implementation: str = "transforme
     zero = strategy.mixed == "deepspeed"
     if precision in TRUE:
         return TRUE[precision] if not zero or precision == "32-true" else None
+    if implementation == "megatron" and precision == "deepspeed-bf16":
+        return MEGATRON["megatron-bf16"] if strategy.stage == 1 else None
     if precision in DEEPSPEED:
         return Recipe(DEEPSPEED[precision]) if zero else None
     if precision in MEGATRON:

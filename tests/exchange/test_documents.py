@@ -42,6 +42,7 @@ KEYS = {
     "release",
     "refused",
     "meant",
+    "unsaid",
 }
 
 
@@ -75,6 +76,7 @@ def test_what_a_file_says(case: dict[str, Any], tmp_path: Path) -> None:
     left, assumed = {one.key: one for one in found.left_out}, {one.key for one in found.assumed}
     assert set(case.get("left_out", [])) <= set(left)
     assert set(case.get("assumed", [])) <= assumed
+    assert assumed.isdisjoint(case.get("unsaid", []))
     assert {key: left[key].line for key in case.get("lines", {})} == case.get("lines", {})
     assert {key: left[key].meant for key in case.get("meant", {})} == case.get("meant", {})
     assert all(one.why for one in found.left_out)
@@ -114,8 +116,13 @@ def test_the_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.yaml"
     case = CASES[0]
     path.write_text(case["text"], encoding="utf-8")
+    assert main(["import", str(path), "--json", "--on", "2xA100-80GB", "--release", "0.7"]) == 0
+    of_then = json.loads(capsys.readouterr().out)
+    assert of_then == read_file(path, "2xA100-80GB", release="0.7").model_dump(mode="json")
+    assert TestClient(app).post("/v1/import?on=2xA100-80GB&release=0.7", content=case["text"]).json() == of_then
     assert main(["import", str(path), "--json", "--on", "2xA100-80GB"]) == 0
     said = json.loads(capsys.readouterr().out)
+    assert said != of_then
     assert said == read_file(path, "2xA100-80GB").model_dump(mode="json")
     assert said["job"]["parallelism"]["strategy"] == "ddp"
     assert TestClient(app).post("/v1/import?on=2xA100-80GB", content=case["text"]).json() == said

@@ -93,6 +93,22 @@ def test_zero_2_holds_a_part_of_the_gradients_where_zero_1_holds_all() -> None:
     assert one - two > (2 - 2 * 2 / 8) * P - GB  # all in bf16; twice an eighth of them; the bucket
 
 
+def test_a_second_bucket_is_as_large_as_the_first() -> None:
+    spread = {"strategy": "zero2", "zero_reduce_bucket_size": 10**9}
+    one, two = (
+        estimate(
+            {
+                "model": "llama-3.2-1b",
+                "hardware": {"gpus": 8},
+                "training": {"precision": "deepspeed-bf16", "sequence_length": SHORT},
+                "parallelism": {**spread, "zero_overlap_comm": overlaps},
+            }
+        ).memory.phases["backward"]
+        for overlaps in (False, True)
+    )
+    assert two - one == 2 * 10**9
+
+
 def test_zero_3_needs_least_and_zero_1_most() -> None:
     peaks = [answer(s, 8).memory.peak_bytes for s in ("zero3", "zero2", "zero1", "ddp")]
     assert peaks == sorted(peaks)

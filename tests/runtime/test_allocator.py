@@ -143,6 +143,7 @@ def test_reserved_bytes_of_a_step(expandable: bool, checkpointing: str) -> None:
     assert memory.peak_bytes < memory.held_bytes <= memory.reserved_bytes
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize("strategy", ["none", "fsdp2", "zero3"])
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "gemma-2-2b", "gemma-3-1b", "llama-3.2-1b"])

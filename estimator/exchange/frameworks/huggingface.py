@@ -68,7 +68,7 @@ def read(conf: Configuration) -> None:
     trainer.attention(conf, "attn_implementation")
     liger = conf.yes("use_liger_kernel") or conf.yes("use_liger")
     trainer.liger(conf, liger)
-    whole = conf.default("loss_type") if kind == "sft" else None
+    whole = conf.default("loss_type") if kind == "sft" and not liger else None
     if whole is not None:
         conf.assume("loss_type", whole.value, whole.why)
     elif trl and kind in ("sft", "dpo", "grpo") and not liger:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from estimator.contract.job import Job
 from estimator.contract.notes import Said
+from estimator.parallel.bf16_optimizer import PRECISION as BF16_OPTIMIZER
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 
@@ -23,7 +24,9 @@ def of_megatron(job: Job, place: Topology) -> Iterator[Said]:
         "parallelism.tensor",
     )
     if place.strategy is ZERO1:
-        text = f"its distributed optimizer: float32 weights and states in {place.data * place.context} parts"
+        whose = "DeepSpeed's BF16_Optimizer, with gradients in bf16 and in float32"
+        whose = whose if job.training.precision == BF16_OPTIMIZER else "its distributed optimizer"
+        text = f"{whose}: float32 weights and states in {place.data * place.context} parts"
         yield Said("strategy-zero1", text, "parallelism.strategy")
     if job.training.mtp_num_layers:
         text = "layers that predict further tokens are on the last stage; parameters are counted without them"
