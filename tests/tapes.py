@@ -16,7 +16,8 @@ from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
 from estimator.tape.peak import Place, locate_peak, tensors
 from estimator.tape.replay import Replay, replay
-from estimator.tape.tape import Slot, Stack, Tape
+from estimator.tape.slots import Slot, Stack
+from estimator.tape.tape import Tape
 
 
 def simulated(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:

@@ -15,7 +15,7 @@ from estimator.tape import dtypes
 from estimator.tape.pointwise import div_, mul, softmax, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.selection import index_add_, topk
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import index, reshape, unsqueeze
 

@@ -8,7 +8,8 @@ from functools import partial
 from estimator.families.protocols import Cache
 from estimator.families.spec import DecoderSpec
 from estimator.tape.dtypes import DType, int64, promote
-from estimator.tape.tape import KV_CACHE, Slot
+from estimator.tape.slots import Slot
+from estimator.tape.tape import KV_CACHE
 from estimator.tape.tensor import Tensor, alias, empty, moved
 from estimator.tape.views import cat
 

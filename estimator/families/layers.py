@@ -18,7 +18,8 @@ from estimator.tape.checkpoint import FIRST, checkpoint, reentrant_checkpoint
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import to
 from estimator.tape.selective import POLICIES
-from estimator.tape.tape import Slot, Stack, Tape
+from estimator.tape.slots import Slot, Stack
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 
 Layer = Callable[..., Any]

@@ -24,7 +24,7 @@ from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import matmul, mm
 from estimator.tape.pointwise import add, exp, mul, neg, silu, softplus, to
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, expand, reshape, select, split, transpose, unsqueeze
 

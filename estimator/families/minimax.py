@@ -29,7 +29,7 @@ from estimator.families.windows import FULL, LayerType
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, exp, mul, mul_scalar, sigmoid
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import narrow, reshape, split, transpose
 

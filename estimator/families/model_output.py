@@ -7,7 +7,8 @@ from collections.abc import Callable
 from estimator.tape import dtypes
 from estimator.tape.autograd import keep
 from estimator.tape.pointwise import to
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 
 

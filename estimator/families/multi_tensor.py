@@ -7,7 +7,8 @@ from collections.abc import Callable
 from estimator.families.parameter import Parameter
 from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator.tape.dtypes import DType
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.tape.tensor import Tensor
 
 

@@ -30,7 +30,7 @@ from estimator.tape.autograd import Node, attach, record
 from estimator.tape.convolution import convolution
 from estimator.tape.matmul import baddbmm
 from estimator.tape.pointwise import add, exp, mul, mul_scalar, rsub, sigmoid, softplus, tanh, to
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.tape.tensor import Tensor, binary, empty, unary
 from estimator.tape.views import narrow, permute, reshape, select, transpose, unsqueeze, write_part
 

@@ -24,7 +24,8 @@ from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add, dropout, relu, to
 from estimator.tape.reduction import mean
 from estimator.tape.scatter import fill_picked
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, reshape, transpose
 

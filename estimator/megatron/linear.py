@@ -19,7 +19,8 @@ from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, keep, record
 from estimator.tape.collectives import BULK, PIPELINED, RING, Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
-from estimator.tape.tape import GROUPED, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import GROUPED, Tape
 from estimator.tape.tensor import Tensor, empty, output, unary
 
 

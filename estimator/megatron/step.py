@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.megatron.schedule import Rounds
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Action, waiting
 from estimator.tape.replay import replay
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.training.optimizers import Optimizer
 
 SHORT = 4

@@ -16,7 +16,8 @@ from estimator.parallel.zeropp import ZeroPlusPlus
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
-from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Slot, Storage, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, empty
 
 LIVE = 1_000_000_000

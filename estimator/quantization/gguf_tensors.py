@@ -27,7 +27,8 @@ from estimator.quantization.gguf_names import (
     SCALES,
 )
 from estimator.tape.dtypes import bfloat16
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from estimator.runtime.allocation import Allocation, OutOfMemory
 from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, SPLIT
 from estimator.tape.lifetimes import uncollected
 from estimator.tape.replay import folded
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from estimator.serving.tensors import ATTENTION, COMPRESSOR, Held, held
 from estimator.serving.weights import format_of, group_of
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
-from estimator.tape.tape import EXPERTS, PACKED, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import EXPERTS, PACKED, Tape
 
 FLOAT32 = 4
 STATES = 5

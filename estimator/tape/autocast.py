@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 from estimator.tape.dtypes import DType, float32
 from estimator.tape.pointwise import to
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from estimator.tape.autograd import Packed, Saved
 from estimator.tape.host import pinned_bytes
-from estimator.tape.tape import SAVED, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import SAVED, Tape
 from estimator.tape.tensor import Tensor, empty
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from estimator.tape.handed import BACKWARD, handed_on
 from estimator.tape.replay import Stretch
-from estimator.tape.tape import LOSS, Form, Recomputation, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import LOSS, Form, Recomputation, Tape
 
 OPTIMIZER, HEAD, OUTSIDE = "optimizer", "head and loss", "outside the layers"
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from estimator.tape.gpu import AMPERE, Gpu
+from estimator.tape.slots import Slot
 
 if TYPE_CHECKING:
     from estimator.tape.autocast import Autocast
@@ -54,39 +55,6 @@ PACKED = "_packed_mm"
 EXPERTS = "_experts"
 """All products of a layer's experts, as a server runs them: what follows the format's name, if there is one. Their form is of
 the experts that are touched, the rows of all, [n, k] of all products of one together, and the experts that are held."""
-
-
-class Stack(NamedTuple):
-    """So many layers in a row, as the model calls them."""
-
-    label: str
-    layers: int
-
-
-class Slot:
-    """A place in the model that stands for `repeat` equal ones: the later layers, which all do the same.
-
-    What is recorded in a slot is replayed `repeat` times. A slot may lie in another: layers in a checkpoint segment, tokens
-    of a scan in a layer. Of a `stack` it starts at layer `start`, and each of its passes is `step` layers further; what lies in
-    a layer is at that layer.
-    """
-
-    __slots__ = ("label", "parent", "path", "repeat", "stack", "start", "step", "total")
-
-    def __init__(
-        self, label: str, repeat: int = 1, parent: Slot | None = None, stack: Stack | None = None, start: int = 0, step: int = 0
-    ):
-        self.label, self.repeat, self.parent = label, repeat, parent
-        self.stack: Stack | None = parent.stack if stack is None and parent else stack
-        self.start: int = parent.start if stack is None and parent else start
-        self.step = step
-        self.total: int = repeat * (parent.total if parent else 1)
-        """How often it occurs in the model."""
-        self.path: tuple[Slot, ...] = (*(parent.path if parent else ()), self)
-        """Itself, after those that it lies in, from the outermost on."""
-
-    def __repr__(self) -> str:
-        return f"Slot({self.label}, x{self.total})"
 
 
 class Mark(NamedTuple):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from estimator.tape.handed import BACKWARD, handed_on
 from estimator.tape.replay import Stretch, folded
-from estimator.tape.tape import Recomputation, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Recomputation, Tape
 
 
 @dataclass(slots=True)

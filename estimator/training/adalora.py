@@ -17,7 +17,7 @@ from estimator.tape.autocast import cast_all
 from estimator.tape.matmul import mm, times_transposed, transposed
 from estimator.tape.pointwise import add_, add_scalar, add_to_view_, div, div_scalar, dropout, mul, mul_scalar, sub, to
 from estimator.tape.reduction import vector_norm
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.methods import Method
 

@@ -19,7 +19,8 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.units import gib
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Stretch, folded
-from estimator.tape.tape import ACTIVATION, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import ACTIVATION, Tape
 from estimator.training.recomputation import FIELD
 
 Mix = tuple[int, ...]

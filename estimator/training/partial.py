@@ -15,7 +15,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
-from estimator.tape.tape import Slot
+from estimator.tape.slots import Slot
 from estimator.training import badam
 
 WHERE = "training.trainable"

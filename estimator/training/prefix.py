@@ -23,7 +23,8 @@ from estimator.tape.dtypes import BY_NAME, DType
 from estimator.tape.layout import Shape, normalized
 from estimator.tape.loss import embedding
 from estimator.tape.pointwise import tanh, to
-from estimator.tape.tape import Slot, Storage, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import cat, permute, reshape
 

@@ -19,7 +19,8 @@ from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, clamp, clamp_between, div, exp, mul, mul_scalar, pow_scalar, softmax, sub, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.selection import masked_fill, minimum
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 from estimator.tape.tempered import log_probs, logsumexp, tempered
 from estimator.tape.tensor import Tensor, empty, unary
 from estimator.tape.views import contiguous, narrow, reshape

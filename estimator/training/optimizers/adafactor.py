@@ -8,7 +8,8 @@ from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
 from estimator.tape.layout import Shape
-from estimator.tape.tape import Form, Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Form, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers.base import SCALAR, Step, by_type, like, neighbours
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 from estimator.training.optimizers.base import Step, by_type, in_place, like, multi_tensor, neighbours
 

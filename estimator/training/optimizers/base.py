@@ -13,7 +13,8 @@ from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
-from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Storage, Tape
+from estimator.tape.slots import Slot
+from estimator.tape.tape import OPTIMIZER_STATE, Form, Storage, Tape
 from estimator.tape.tensor import Tensor, empty
 
 State = list[Tensor]
