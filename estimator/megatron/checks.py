@@ -75,7 +75,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
             raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
     _check_adapter(training, found)
     if training.precision == BF16_OPTIMIZER:
-        check_bf16_optimizer(job)
+        check_bf16_optimizer(job, topology.strategy is ZERO1)
     elif training.precision not in MEGATRON:
         known = f"Megatron-Core's are {' and '.join(MEGATRON)}, Megatron-DeepSpeed's is {BF16_OPTIMIZER}"
         raise Contradiction(known, "training.precision")

@@ -57,10 +57,10 @@ class Bf16Optimizer(MainParameters):
         self.tape.compute("mul_", 0, 2 * whole)
 
 
-def check_bf16_optimizer(job: Job) -> None:
-    """Raise for what Megatron-DeepSpeed does not do in bf16, and `NotModelled`."""
+def check_bf16_optimizer(job: Job, sharded: bool) -> None:
+    """Raise for what Megatron-DeepSpeed does not do in bf16, and `NotModelled`. `sharded`: by ZeRO's first stage."""
     asked = job.parallelism
-    if asked.strategy != "zero1":
+    if not sharded:
         raise Contradiction(
             "Megatron-DeepSpeed's bf16 is ZeRO's first stage: write zero1, or megatron-bf16", "training.precision"
         )
