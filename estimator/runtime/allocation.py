@@ -45,7 +45,8 @@ class Allocation:
         """The blocks of each stream: what one frees is not there for another."""
         self.reserved = self.most = 0
         """What was taken from the driver, and the most of it that there was at once."""
-        self.held = self.highest = 0
+        self.highest = 0
+        """The most that there was at once in segments with a block in use."""
         self.waiting = defaultdict[str, list[Event]](list)
         """What was freed of each stream whose blocks come back late, and is not back."""
         course = [(phase.name, fold) for phase, fold in zip(tape.phases, folded(tape), strict=True) if not phase.aside]
@@ -113,10 +114,10 @@ class Allocation:
     def on_stream(self, name: str, events: Iterable[Event]) -> None:
         """Allocate and free in the pool of a stream."""
         pool = self.pools[name]
-        others = self.held - pool.held
+        others = sum(each.held for each in self.pools.values()) - pool.held
         pool.highest = pool.held
         pool.play(self._late(name, events) if name in self.tape.late else events)
-        self.held, self.highest = others + pool.held, max(self.highest, others + pool.highest)
+        self.highest = max(self.highest, others + pool.highest)
         if self.expandable:  # where there is no more, pages that are free are unmapped wherever they lie
             self.most = sum(each.reserved for each in self.pools.values() if isinstance(each, ExpandableAllocator))
             if self.room is not None and self.highest > self.room:

@@ -11,10 +11,10 @@ from estimator.pipeline.run import played
 from estimator.runtime.allocation import OutOfMemory
 from estimator.runtime.allocator import FIRST, LAST, MIB, CachingAllocator, Event, ExpandableAllocator
 from estimator.runtime.played import PlayedAllocator
+from estimator.runtime.reserved import Reserved, reserved
 from estimator.runtime.reserved import _known as known
 from estimator.runtime.reserved import _played as replayed
 from estimator.runtime.reserved import _question as question
-from estimator.runtime.reserved import reserved
 from estimator.tape import dtypes
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import empty
@@ -215,3 +215,18 @@ def test_a_stream_gets_no_block_of_another() -> None:
         del block
     tape.finish()
     assert reserved(tape, 0).reserved_bytes == 3 * 64 * MIB
+
+
+def test_what_came_back_late_is_not_held_on() -> None:
+    """Before the optimizer's step all is back: what the step takes is not held beside it."""
+    tape = Tape()
+    tape.begin("load")
+    tape.begin("backward")
+    with tape.on_stream("gather", late=True):
+        block = empty(tape, (64 * MIB,), dtypes.uint8)
+    del block
+    tape.begin("optimizer_step")
+    block = empty(tape, (80 * MIB,), dtypes.uint8)
+    del block
+    tape.finish()
+    assert reserved(tape, 0) == Reserved(144 * MIB, 80 * MIB)
