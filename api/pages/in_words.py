@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from estimator.cli.questions import asked as spoken
+from estimator.questions.read import read
 
 from .asked import Asked
 from .spelled import HARDWARE
 
-VIEWS = {"which": ("which", ("model",)), "models": ("models", ()), "max": ("limit", ("model", "field"))}
-"""The page of what a command answers, and the fields that stand after the command."""
+VIEWS = {"fit": "", "hardware": "which", "models": "models", "limit": "limit"}
+"""The page that answers what is wanted."""
 
 
 def in_words(view: str, given: Asked) -> tuple[str, Asked]:
@@ -18,12 +16,10 @@ def in_words(view: str, given: Asked) -> tuple[str, Asked]:
     question = given.get("model")
     if view or not question or any(given.get(name) for name in ("on", *HARDWARE)):
         return view, given
-    words = spoken(question)
-    if words is None:
+    found = read(question)
+    if found is None:
         return view, given
-    page, names = VIEWS.get(words[0], ("", ("model",)))
-    said = zip(names, words[1:] if page else words, strict=False)
-    task = "way" if page == "limit" else "task"  # of a job `serve` is no usual way, spread over all GPUs, but what it says
-    options = [(name.removeprefix("--"), value) for name, value in pairwise(words) if name.startswith("--") and name != "--fits"]
-    options = [(task if name == "task" else name, value) for name, value in options]
-    return page, Asked([*said, *options, *given.without("model")])
+    named = [(name, value) for name, value in (("model", found.model), ("on", found.on), ("field", found.field)) if value]
+    way = "way" if found.field else "task"  # of a job `serve` is no usual way, spread over all GPUs, but what it says
+    details = [(way if name == "task" else name, value) for name, value in found.details]
+    return VIEWS[found.wants], Asked([*named, *details, *given.without("model")])

@@ -15,11 +15,12 @@ from itertools import pairwise
 from typing import Any
 
 from estimator.cli import inputs
+from estimator.cli.asked import spoken
 from estimator.cli.commands import COMMANDS
 from estimator.cli.commands.service import SERVICE
 from estimator.cli.parsers import command_parser, headline_parser
-from estimator.cli.questions import ASKING, HOW_TO_ASK, asked
 from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
+from estimator.questions.read import ASKING, HOW_TO_ASK
 
 COLLECTED = 50_000
 """New objects after which Python searches for cycles, in place of 700: a tenth of the time of loading modules went there."""
@@ -45,7 +46,9 @@ def _main(argv: Sequence[str] | None) -> int:
         for option in arguments:
             if option.startswith("--") and option.endswith("=--"):  # which argparse takes for the end of the options
                 raise InvalidJob("'--' is no value", option.partition("=")[0])
-        arguments = _spoken(arguments)
+        arguments = spoken(arguments)
+        if arguments is not given:
+            print(f"Read as: willitfit {' '.join(map(_quoted, arguments))}", file=sys.stderr)
         command = arguments[0] in COMMANDS
         options = command_parser().parse_args(arguments) if command else headline_parser().parse_args(_joined(arguments))
         serves = getattr(options, "command", None) == "serve"
@@ -57,21 +60,10 @@ def _main(argv: Sequence[str] | None) -> int:
         return COMMANDS[options.command].run(options) if command else _headline(options)
     except WillItFitError as error:
         print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
-        if arguments is not given:
-            print(f"The question was read as: willitfit {' '.join(map(_quoted, arguments))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-
-
-def _spoken(arguments: list[str]) -> list[str]:
-    """Arguments that are a question (will 13B fit on 2x24GB, qlora 13B on 24GB, which GPU for 13B) as what it stands for."""
-    first = next((place for place, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    words = " ".join(arguments[:first])
-    if not words or "--on" in arguments or os.path.exists(words) or (found := asked(words)) is None:
-        return arguments
-    return [*found, *arguments[first:]]
 
 
 def _joined(arguments: list[str]) -> list[str]:

@@ -40,6 +40,7 @@ _AFTER = re.compile(r"(.*)[x*](\d+)")
 _LIST = re.compile(r"[,/+&;|]|\s(?:and|or|plus)\s", re.IGNORECASE)
 
 
+_CHIP = re.compile(r"m[1-9]")
 _REQUESTED = re.compile(r"\b(?:gpu:)?([a-z][\w.\-]*):(\d+)\b", re.IGNORECASE)
 """As schedulers ask for cards: h100:8, gpu:h100:8."""
 _NEGATIVE = re.compile(r"\s*[-\u2010-\u2015\u2212]\s*\d")
@@ -137,7 +138,7 @@ def read_hardware(text: str) -> ReadHardware:
         raise InvalidValue(f"{shown(text)} begins with a negative number; {EXAMPLES}", "hardware")
     pieces = _pieces(words(_THOUSANDS.sub("", _REQUESTED.sub(r"\2x\1", text))))
     phrase, thing = _read(pieces, text)
-    if thing is None and (less := [piece for piece in pieces if piece not in BESIDE]) and less != pieces:
+    if thing is None and (less := [piece for piece in pieces if piece not in _besides(pieces)]) and less != pieces:
         shorter, thing = _read(less, text)
         phrase = shorter if thing else phrase
         phrase.plain = False
@@ -152,6 +153,11 @@ def read_hardware(text: str) -> ReadHardware:
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
     hardware = _hardware(thing, phrase, text)
     return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
+
+
+def _besides(pieces: list[str]) -> frozenset[str]:
+    """Words that may stand in this phrase and say nothing; of Apple's computers, whose memory is one, `with`, too."""
+    return BESIDE | {"with"} if any(piece in naming.MACS or _CHIP.fullmatch(piece) for piece in pieces) else BESIDE
 
 
 def _with_ram(text: str) -> ReadHardware | None:

@@ -90,10 +90,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         raise InvalidValue("is empty: name a model, a size such as 13B, or a config.json", "model")
     if text.startswith("{"):
         return resolve(parse_json(text, "model"), allow_files)
-    size, mixture = _SIZE.fullmatch(text), _MIXTURE.fullmatch(text)
-    if size or mixture:
-        spec, assumption = _of_size(size, mixture, text)
-        return Model(size[1] + size[2].upper() if size else text, spec, "a generic architecture of that size", (assumption,))
+    if (sized := _of_size(text)) is not None:
+        return sized
     if text.lower().endswith(_FILES):
         if not allow_files and (called := _of_file_name(text)) is not None:
             return called
@@ -116,16 +114,24 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     raise UnknownModel(f"{unknown.message} {ASK if allow_files else SEND}")
 
 
+def is_name(text: str) -> bool:
+    """Whether a text is the name of a known model, also of how its checkpoint is stored, or a size. Raises `UnknownModel` where
+    it may be several."""
+    return any(
+        _SIZE.fullmatch(name) or _MIXTURE.fullmatch(name) or named(folders(), name)
+        for name in (text, *(rest for rest, _ in stripped(text)))
+    )
+
+
 def _quantized(text: str, counts: bool, written: str = "") -> Model | None:
     """A known model whose name says how its checkpoint is stored. `written`: what the caller wrote, if not that."""
     for rest, stored in stripped(text):
         found = named(folders(), rest) or named(folders(), last := rest.rpartition("/")[2])
         if found is None and stored.gguf:
             found = named(folders(), f"{last}-text")  # a GGUF file has the language model alone
-        if found is not None:
-            model = _known(found, counts)
+        if (model := _of_size(rest) if found is None else _known(found, counts)) is not None:
             more = f" ({stored.says})" if stored.says else ""
-            same = [said for said in model.assumptions if "the same architecture" in said]
+            same = [said for said in model.assumptions if found is None or "the same architecture" in said]
             if stored.choose and counts and _HUB_ID.fullmatch(text):
                 continue  # whose config.json says it
             if stored.choose:
@@ -137,7 +143,7 @@ def _quantized(text: str, counts: bool, written: str = "") -> Model | None:
                 return replace(model, assumptions=(f"{written or text}: {model.name}; {stored.says}", *same))
             if stored.usual and model.stored and model.stored.format == "mxfp4":
                 stored, more = Stored(REPACKED, gguf=True), " (its experts are MXFP4 in its own checkpoint, too)"
-            stored = _as_listed(found, text) or stored
+            stored = (_as_listed(found, text) if found else None) or stored
             said = f"{written or text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))
     return None
@@ -188,11 +194,16 @@ def _known(found: Named, counts: bool) -> Model:
     return Model(found.entry.spoken, spec, described.source, said, published=described, stored=stored)
 
 
-def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
-    if mixture:
-        return generic_mixture(int(mixture[1]), float(mixture[2]), text)
-    assert size
-    return generic(float(size[1]) * (1 if size[2].lower() == "b" else 1e-3), text)
+def _of_size(text: str) -> Model | None:
+    """A usual architecture of the size that a text is, if it is one."""
+    source = "a generic architecture of that size"
+    if mixture := _MIXTURE.fullmatch(text):
+        spec, assumption = generic_mixture(int(mixture[1]), float(mixture[2]), text)
+        return Model(text, spec, source, (assumption,))
+    if size := _SIZE.fullmatch(text):
+        spec, assumption = generic(float(size[1]) * (1 if size[2].lower() == "b" else 1e-3), text)
+        return Model(size[1] + size[2].upper(), spec, source, (assumption,))
+    return None
 
 
 def _from_file(path: Path) -> Model:

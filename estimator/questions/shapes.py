@@ -1,22 +1,14 @@
-"""Questions as they are spoken, as arguments: will 13B fit on 2x24GB? how fast is 70B on 8xH100? which GPU for 13B?"""
+"""The usual forms of questions: will 13B fit on 2x24GB? how fast is 70B on 8xH100? which GPU for 13B? what models fit on 24GB?"""
 
 from __future__ import annotations
 
 import re
 
+from estimator.questions.asked import USERS, Asked
+from estimator.questions.details import Details
+
 _METHODS = "qlora", "lora"
 """Ways of training that may stand before the model: qlora 13B on 24GB."""
-LONGEST = 400
-"""Characters of a question."""
-ASKING = frozenset(
-    {"how", "what", "what's", "which", "where", "who", "when", "why", "can", "could", "do", "does", "did", "will", "would"}
-    | {"should", "is", "are", "i", "please", "help", "tell"}
-)
-"""Words with which questions begin, and no model's name does."""
-HOW_TO_ASK = (
-    "Ask 'will 13B fit on 2x24GB', 'how fast is 70B on 8xH100 for 20 users', 'how many H100 for 70B', 'which gpu for 13B', "
-    "'what models fit on 24GB', or write willitfit MODEL --on HARDWARE"
-)
 _DOES = r"(run|serve|host|load|fit|hold|train|fine[- ]?tune|running|serving|hosting|training|fine[- ]?tuning)( of)?"
 _MODAL = "will|would|do|does|can|could|should"
 _WE = "i|we|you|it"
@@ -37,10 +29,6 @@ _NEEDS = rf"( ({_ASKS}|{_WE}|one|need|needed|take|required|use|buy|rent|enough))
 _BEST = "cheapest|smallest|minimum|best"
 _AMOUNT = r"(\d+ ?x ?)?\d+ ?gi?b"
 _HERE = re.compile(r"(this|my) (machine|computer|laptop|pc|mac|gpu|card|box|server)", re.IGNORECASE)
-_NOTHING = re.compile(
-    r"(?<!\S)(please|pls|thanks|hi|hello|hey|tell me|locally)[,.!?]*(?!\S)|(?<=gpu)\(s\)|(?<=card)\(s\)", re.IGNORECASE
-)
-"""What says nothing of a question."""
 
 
 def _any(*patterns: str) -> list[re.Pattern[str]]:
@@ -80,60 +68,31 @@ _WHICH = _any(
     rf"(what|where) (can|could|should) (i|we) (?P<does>{_DOES}) (?P<model>.+?)( on)?( cheapest)?",
 )
 """Which card, how many of any, how much memory, where a run is cheapest."""
-_DETAILS = [
-    (option, re.compile(pattern, re.IGNORECASE))
-    for option, pattern in (
-        (
-            "--concurrency",
-            r"(^| )(for|with|to( serve)?) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)",
-        ),
-        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( (length|window))?"),
-        ("--context", r" (with|at) (an? )?(context|ctx)( (length|window))?( of)? (?P<value>\d+k?)( tokens)?"),
-        ("--context", r" at (?P<value>\d+k)( tokens)?(?= |$)"),
-        ("--task", r" (with|using|by) (?P<value>qlora|lora)\b"),
-        ("--task", r"(^| )(a )?(?P<value>full|qlora|lora)y?(?= (fine|train))"),
-        ("--tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens"),
-    )
-]
-"""What may be said beside, and the option that means it."""
-_BITS = re.compile(r" (at|in|with|quantized to) (?P<bits>[48])[- ]?bits?(?= |$)", re.IGNORECASE)
 _ARTICLE = re.compile("^(an?|the) | model$", re.IGNORECASE)
-_TRAINS = re.compile(r"\b(train|fine|lora|qlora)", re.IGNORECASE)
 
 
-def asked(question: str) -> list[str] | None:
-    """The arguments that a question stands for: its model, --on with its hardware, and the numbers that it names; `which` and its
-    task where hardware is what is asked for, `models` where models are, `max` where users are; None if it is no question that is
-    understood, or longer than `LONGEST`."""
-    if len(question) > LONGEST:
-        return None
-    text, details = " ".join(_NOTHING.sub("", question).split()).rstrip("?!,. "), list[str]()
-    for option, pattern in _DETAILS:
-        if option not in details and (found := pattern.search(text)) is not None:
-            details += [option, found["value"]]
-            text = _without(text, found)
-    if "--task" not in details and not _TRAINS.search(text) and (found := _BITS.search(text)) is not None:
-        details += ["--task", f"serve-{found['bits']}bit"]
-        text = _without(text, found)
+def shaped(text: str, details: Details) -> Asked | None:
+    """What a question of a usual form asks, with `details` that were said beside; None if it has none."""
+    more = tuple(details.items())
     if said := _said(_MODELS, text):
-        return ["models", "--fits", "--on", _place(said["hardware"]), *details]
+        return Asked("models", on=place(said["hardware"]), details=more)
     if said := _said(_USERS, text):
-        if details:  # which `max` does not take
-            return None
-        return ["max", _model(said), "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
+        return Asked("limit", _model(said), place(said["hardware"]), limited(details), USERS)
     if said := _said(_HEADLINE, text):
         how, _, model = _model(said).partition(" ")
         if not model or how.lower() not in _METHODS:
-            return [_model(said), "--on", _place(said["hardware"]), *details]
-        task = [] if "--task" in details else ["--task", how.lower()]
-        return [model.removeprefix("of "), "--on", _place(said["hardware"]), *task, *details]
+            return Asked("fit", _model(said), place(said["hardware"]), more)
+        task = {} if "task" in details else {"task": how.lower()}
+        return Asked("fit", model.removeprefix("of "), place(said["hardware"]), tuple((task | details).items()))
     if said := _said(_WHICH, text):
-        return ["which", _model(said), *([] if "--task" in details else _task(said["does"] or "")), *details]
+        task = {} if "task" in details else method(said["does"] or "")
+        return Asked("hardware", _model(said), details=tuple((task | details).items()))
     return None
 
 
-def _without(text: str, found: re.Match[str]) -> str:
-    return (text[: found.start()] + text[found.end() :]).lstrip(", ")
+def limited(details: Details) -> tuple[tuple[str, str], ...]:
+    """What is said beside where the number of users is asked for: of a model that is served, unless how is said."""
+    return tuple({"task": "serve", **details}.items())
 
 
 def _said(patterns: list[re.Pattern[str]], text: str) -> re.Match[str] | None:
@@ -144,13 +103,13 @@ def _model(said: re.Match[str]) -> str:
     return _ARTICLE.sub("", said["model"])
 
 
-def _place(hardware: str) -> str:
+def place(hardware: str) -> str:
     """What it is to run on: this machine, where that is what is said."""
     return "here" if _HERE.fullmatch(hardware) else hardware
 
 
-def _task(does: str) -> list[str]:
-    """What `which` is asked where a model is to be trained: the method that is named, else the one that needs the least."""
+def method(does: str) -> Details:
+    """The task where hardware is asked for, to train a model: the method that is named, else the one that needs the least."""
     if does.lower() in _METHODS:
-        return ["--task", does.lower()]
-    return ["--task", "qlora"] if re.match("train|fine", does, re.IGNORECASE) else []
+        return {"task": does.lower()}
+    return {"task": "qlora"} if re.match("train|fine", does, re.IGNORECASE) else {}

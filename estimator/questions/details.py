@@ -1,0 +1,87 @@
+"""What may be said beside a model and its hardware: a context, users, a way of storing weights, an engine, tokens."""
+
+from __future__ import annotations
+
+import re
+
+_COUNT = r"(?P<value>\d[\d,]*(\.\d+)?[km]?)"
+_CONTEXT = r"(context|ctx|seq(uence)?)"
+_EACH = "( (each|per (user|request|person|sequence)))?(?= |$)"
+_LENGTH = r"([- ](length|len|window|size))?"
+_DETAILS = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        (
+            "concurrency",
+            r"(^| )((for|with|to( serve)?|and) )?(?P<value>\d+) ((concurrent|parallel|simultaneous) )?"
+            r"(users|people|requests|sequences|clients|sessions)( (at once|concurrently))?(?= |$)",
+        ),
+        ("tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens(?! of)"),
+        ("batch", r",? ((with|at|and|using) )?(an? )?batch([- ]size)?( of)? (?P<value>\d+)(?= |$)"),
+        ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_COUNT}( tokens)?( of)?[- ]{_CONTEXT}{_LENGTH}{_EACH}"),
+        ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_CONTEXT}{_LENGTH}( of)? {_COUNT}( tokens)?{_EACH}"),
+        ("context", rf",? ((at|with) )?(?P<value>\d+k)( tokens)?{_EACH}"),
+        ("task", r",? (with|using|by|in) (?P<value>qlora|lora)(?= |$)"),
+        ("task", r"(^| )(a )?(?P<value>full|qlora|lora)y?(?= (fine|train))"),
+    )
+)
+"""In which words each is said; what is found is taken out of the question."""
+_BITS = re.compile(
+    r"(?<!mlx)(?<!bnb),? ((at|in|with|as|using|quantized (to|in|at)) )?((?P<bits>[48])[- ]?bits?|int(?P<whole>[48]))"
+    r"( (quant|quants|quantized|quantization))?"
+    r"(?= |$)",
+    re.IGNORECASE,
+)
+_KIND = re.compile(
+    r",? (at|in|as|using|with|quantized (to|in)) (a )?(?P<kind>(iq|q)\d(_\w+)?|gguf|fp8|awq|gptq|nvfp4|mxfp4|int4-awq)"
+    r"( quant)?(?= |$)",
+    re.IGNORECASE,
+)
+_LLAMA_CPP = re.compile(r",? (with|in|on|using|under|via) (llama\.?cpp|ollama|lm studio|koboldcpp|gguf)(?= |$)", re.IGNORECASE)
+_VLLM = re.compile(r",? ((with|in|on|using|under|via) )?vllm(?= |$)", re.IGNORECASE)
+_PRETRAINS = re.compile(r"\bfrom scratch\b|\bpre-?train", re.IGNORECASE)
+TRAINS = re.compile(r"\b((pre-?)?train|fine|lora|qlora|sft)", re.IGNORECASE)
+TRAINING = ("qlora", "lora", "full", "full-mixed")
+"""Ways of training, by which a question may be limited."""
+Details = dict[str, str]
+
+
+def details(text: str) -> tuple[str, str, Details]:
+    """A question without what is said beside; the kind of stored weights that it names, which is part of a model's name; and what
+    was said beside, by name."""
+    found: Details = {}
+    for name, pattern in _DETAILS:
+        if name not in found and (said := pattern.search(text)) is not None:
+            found[name] = said["value"].replace(",", "").lower() if name == "task" else said["value"].replace(",", "")
+            text = _without(text, said)
+    if "task" not in found and _PRETRAINS.search(text):
+        found["task"] = "full-mixed"
+    trains = TRAINS.search(text) is not None or found.get("task") in TRAINING
+    kind = ""
+    if said := _KIND.search(text):
+        kind, text = said["kind"], _without(text, said)
+    elif said := _BITS.search(text):
+        if "task" not in found:
+            bits = said["bits"] or said["whole"]
+            found["task"] = "qlora" if trains else f"serve-{bits}bit"
+        text = _without(text, said)
+    if said := _LLAMA_CPP.search(text):
+        if "task" not in found and not trains and not kind:
+            found["task"] = "serve-gguf"
+        text = _without(text, said)
+    if said := _VLLM.search(text):  # which is what serves where nothing else is said
+        text = _without(text, said)
+    return text, kind, _named(found, trains)
+
+
+def _named(found: Details, trains: bool) -> Details:
+    """By the names of the options: what a training calls a sequence and a batch are a context and users of what is served."""
+    if found.get("task") in TRAINING and "context" in found:
+        found["sequence"] = found.pop("context")
+    if "batch" in found and not trains and "concurrency" not in found:
+        found["concurrency"] = found.pop("batch")
+    return found
+
+
+def _without(text: str, found: re.Match[str]) -> str:
+    return (text[: found.start()] + text[found.end() :]).lstrip(", ")

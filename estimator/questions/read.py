@@ -1,0 +1,47 @@
+"""Read a question: by its form, or where it has none of the usual ones by the names that are in it."""
+
+from __future__ import annotations
+
+import re
+
+from estimator.questions.asked import Asked
+from estimator.questions.details import details
+from estimator.questions.named import is_hardware, is_model, named
+from estimator.questions.shapes import shaped
+
+LONGEST = 400
+"""Characters of a question."""
+ASKING = frozenset(
+    {"how", "what", "what's", "which", "where", "who", "when", "why", "can", "could", "do", "does", "did", "will", "would"}
+    | {"should", "is", "are", "i", "please", "help", "tell"}
+)
+"""Words with which questions begin, and no model's name does."""
+HOW_TO_ASK = (
+    "Ask 'will 13B fit on 2x24GB', 'how fast is 70B on 8xH100 for 20 users', 'how many H100 for 70B', 'which gpu for 13B', "
+    "'what models fit on 24GB', or write willitfit MODEL --on HARDWARE"
+)
+_NOTHING = re.compile(
+    r"(?<!\S)(please|pls|thanks|hi|hello|hey|tell me|locally)[,.!?]*(?!\S)|(?<=gpu)\(s\)|(?<=card)\(s\)", re.IGNORECASE
+)
+"""What says nothing of a question."""
+
+
+def read(question: str, by_name: bool = True) -> Asked | None:
+    """What a question asks; None if it is none that is understood, or longer than `LONGEST`.
+
+    It is what its form says, if that is a usual one and the names that it has are known; else, with `by_name`, what the names in
+    it say."""
+    if len(question) > LONGEST:
+        return None
+    text, kind, said = details(" ".join(_NOTHING.sub("", question).split()).rstrip("?!,. "))
+    found = shaped(text, said)
+    if by_name and (found is None or not _known(found)):
+        found = named(text, said) or found
+    if found is not None and kind and found.model:
+        return Asked(found.wants, f"{found.model} {kind}", found.on, found.details)
+    return found
+
+
+def _known(found: Asked) -> bool:
+    """Whether the names of a question of a usual form are known."""
+    return (not found.model or is_model(found.model)) and (not found.on or is_hardware(found.on))
