@@ -19,7 +19,7 @@ def in_words(view: str, given: Asked) -> tuple[str, Asked]:
     found = read(question)
     if found is None:
         return view, given
-    named = [(name, value) for name, value in (("model", found.model), ("on", found.on), ("field", found.field)) if value]
-    way = "way" if found.field else "task"  # of a job `serve` is no usual way, spread over all GPUs, but what it says
-    details = [(way if name == "task" else name, value) for name, value in found.details]
+    named = [(name, value) for name, value in (("model", found.model), ("on", found.on), ("field", found.limited)) if value]
+    way = "way" if found.limited else "task"  # of a job `serve` is no usual way, spread over all GPUs, but what it says
+    details = [(way if name == "task" else name, value) for name, value in found.details.items()]
     return VIEWS[found.wants], Asked([*named, *details, *given.without("model")])

@@ -26,13 +26,13 @@ def spoken(arguments: list[str]) -> list[str]:
 
 def written(found: Asked) -> list[str]:
     """The arguments that a question stands for."""
-    details = [part for name, value in found.details for part in (f"--{name}", value)]
+    details = [part for name, value in found.details.items() for part in (f"--{name}", value)]
     where = ["--on", found.on]
     match found.wants:
         case "models":
             return ["models", "--fits", *where, *details]
         case "limit":
-            return ["max", found.model, found.field, *where, *details]
+            return ["max", found.model, found.limited, *where, *details]
         case "hardware":
             return ["which", found.model, *details]
         case "fit":

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.judged import Judged, judged
 from estimator.planner.budget import spread
-from estimator.planner.headline import CONTEXT, SEQUENCE, SERVED, counted, for_model
+from estimator.planner.headline import CONTEXT, SEQUENCE, counted, for_model, refuse_unlike
 from estimator.planner.numbers import with_values
 from estimator.planner.spreads import Question, spreads, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, slug, ways
@@ -107,14 +107,10 @@ def usual(asked: Any, name: str, lengths: Lengths, allow_files: bool = True) -> 
     most = found.spec.longest_sequence or CONTEXT
     serving = {"context": lengths.context or min(CONTEXT, most), "concurrency": lengths.concurrency}
     training = {"sequence_length": lengths.sequence or min(SEQUENCE, most), "micro_batch_size": lengths.batch}
-    if name.startswith("serve") and lengths.sequence is not None:
-        raise Contradiction("is how long sequences are in training, and this is served: say the context", "sequence")
-    if not name.startswith("serve") and lengths.context is not None:
-        raise Contradiction("is how long served sequences are, and this is trained: say the sequence", "context")
+    part = "serving" if name.startswith("serve") else "training"
+    refuse_unlike({part}, lengths.context, lengths.sequence, lengths.tokens)
     if lengths.tokens is not None:
         training["tokens"] = counted(lengths.tokens)
-        if name.startswith("serve"):
-            raise Contradiction(SERVED, "tokens")
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     return Usual(Question(found.name if found.published else asked, found, allow_files), name, serving, training)
 

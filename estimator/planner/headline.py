@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 OF_ONE_ROW = " Only the row of the file is for its types"
 CONTEXT = 4096
 """Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
-SERVED = "are what a training run processes; this is served"
 SEQUENCE = 2048
 """Tokens of a sequence in training, likewise."""
 
@@ -82,8 +81,7 @@ def fit(
         if not asked:
             raise NotModelled(f"{task} is not among the usual ways of using a model on {kind.name}", "task")
     question = Question(found.name if found.published else model, found, allow_files)
-    if tokens is not None and all(way.part == "serving" for way in asked):
-        raise Contradiction(SERVED, "tokens")
+    refuse_unlike({way.part for way in asked}, context, sequence, tokens)
     rows = [_row(question, way, machine, kind, card) for way in asked]
     if found.mlx and kind.name == APPLE and any(way.part == "serving" for way in asked):
         rows.insert(0, _by_mlx(found, machine, card))
@@ -109,6 +107,17 @@ def fit(
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def refuse_unlike(parts: set[str], context: int | None, sequence: int | None, tokens: str | float | None) -> None:
+    """Raise `Contradiction` for a length of what is served where all is trained, and for lengths of a training where all is
+    served."""
+    if parts == {"training"} and context is not None:
+        raise Contradiction("is how long served sequences are, and this is trained: say the sequence", "context")
+    if parts == {"serving"} and sequence is not None:
+        raise Contradiction("is how long sequences are in training, and this is served: say the context", "sequence")
+    if parts == {"serving"} and tokens is not None:
+        raise Contradiction("are what a training run processes; this is served", "tokens")
 
 
 def counted(tokens: str | float) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+Details = dict[str, str]
 Wanted = Literal["fit", "hardware", "models", "limit"]
 """Whether a model fits on some hardware, and how fast and how far; which hardware it needs; which models fit there; or how
 large a number may be there, such as of users."""
@@ -16,10 +17,10 @@ USERS, BATCH = "serving.concurrency", "training.micro_batch_size"
 class Asked:
     """A question. `model` is empty where models are asked for, and `on`, its hardware, where hardware is. `details`: what was
     said beside, by the names of the headline's options (`context`, `concurrency`, `sequence`, `batch`, `task`, `tokens`), as it
-    was written. `field`: the number of a job whose limit is asked for."""
+    was written. `limited`: the number of a job whose limit is asked for."""
 
     wants: Wanted
     model: str = ""
     on: str = ""
-    details: tuple[tuple[str, str], ...] = ()
-    field: str = ""
+    details: Details = field(default_factory=dict)
+    limited: str = ""

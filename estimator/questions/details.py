@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from estimator.questions.asked import Details
+
 _COUNT = r"(?P<value>\d[\d,]*(\.\d+)?[km]?)"
 _CONTEXT = r"(context|ctx|seq(uence)?)"
 _EACH = "( (each|per (user|request|person|sequence)))?(?= |$)"
@@ -43,7 +45,6 @@ _PRETRAINS = re.compile(r"\bfrom scratch\b|\bpre-?train", re.IGNORECASE)
 TRAINS = re.compile(r"\b((pre-?)?train|fine|lora|qlora|sft)", re.IGNORECASE)
 TRAINING = ("qlora", "lora", "full", "full-mixed")
 """Ways of training, by which a question may be limited."""
-Details = dict[str, str]
 
 
 def details(text: str) -> tuple[str, str, Details]:
@@ -71,16 +72,18 @@ def details(text: str) -> tuple[str, str, Details]:
         text = _without(text, said)
     if said := _VLLM.search(text):  # which is what serves where nothing else is said
         text = _without(text, said)
-    return text, kind, _named(found, trains)
-
-
-def _named(found: Details, trains: bool) -> Details:
-    """By the names of the options: what a training calls a sequence and a batch are a context and users of what is served."""
-    if found.get("task") in TRAINING and "context" in found:
-        found["sequence"] = found.pop("context")
-    if "batch" in found and not trains and "concurrency" not in found:
+    if "batch" in found and not trains and "concurrency" not in found:  # as engines' users call it
         found["concurrency"] = found.pop("batch")
-    return found
+    return text, kind, found
+
+
+def for_training(said: Details, trains: bool) -> Details:
+    """What was said, with the name that a length has in training: beside a context where a question lists both."""
+    if "context" not in said or "sequence" in said or not (trains or said.get("task") in TRAINING):
+        return said
+    return {"sequence" if name == "context" else name: value for name, value in said.items()} | (
+        {} if "task" in said else {"context": said["context"]}
+    )
 
 
 def _without(text: str, found: re.Match[str]) -> str:

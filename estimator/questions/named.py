@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from estimator.contract.errors import WillItFitError
 from estimator.hardware.parse import is_here, read_hardware
-from estimator.questions.asked import BATCH, USERS, Asked
-from estimator.questions.details import TRAINS, Details
+from estimator.questions.asked import BATCH, USERS, Asked, Details
+from estimator.questions.details import TRAINS
 from estimator.questions.shapes import limited, method, place
 from estimator.specs.resolve import is_name
 
@@ -75,17 +75,16 @@ def named(text: str, details: Details) -> Asked | None:
 
 def _asked(model: str, on: str, said: frozenset[str], rest: str, details: Details) -> Asked | None:
     """What is asked of a model and hardware, of which one may be empty, by the words beside."""
-    more = tuple(details.items())
     if model and on and {"how", "many"} <= said and not said.isdisjoint(PEOPLE):
         return Asked("limit", model, on, limited(details), USERS)
     if model and on and "batch" in said and not said.isdisjoint({"max", "maximum", "largest", "biggest"}):
-        return Asked("limit", model, on, tuple({**_method(rest, "qlora"), **details}.items()), BATCH)
+        return Asked("limit", model, on, _method(rest, "qlora") | details, BATCH)
     if model and on:
-        return Asked("fit", model, on, more)
+        return Asked("fit", model, on, details)
     if on and not said.isdisjoint(MODELS | {"what", "which"}):
-        return Asked("models", on=on, details=more)
+        return Asked("models", on=on, details=details)
     if model and not said.isdisjoint(SEEKS):
-        return Asked("hardware", model, details=tuple({**_method(rest), **details}.items()))
+        return Asked("hardware", model, details=_method(rest) | details)
     return None
 
 

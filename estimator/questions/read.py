@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from estimator.questions.asked import Asked
-from estimator.questions.details import details
+from estimator.questions.details import TRAINS, details, for_training
 from estimator.questions.named import is_hardware, is_model, named
 from estimator.questions.shapes import shaped
 
@@ -37,9 +38,10 @@ def read(question: str, by_name: bool = True) -> Asked | None:
     found = shaped(text, said)
     if by_name and (found is None or not _known(found)):
         found = named(text, said) or found
-    if found is not None and kind and found.model:
-        return Asked(found.wants, f"{found.model} {kind}", found.on, found.details)
-    return found
+    if found is None:
+        return None
+    model = f"{found.model} {kind}" if kind and found.model else found.model
+    return replace(found, model=model, details=for_training(found.details, TRAINS.search(text) is not None))
 
 
 def _known(found: Asked) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from estimator.questions.asked import USERS, Asked
-from estimator.questions.details import Details
+from estimator.questions.asked import USERS, Asked, Details
 
 _METHODS = "qlora", "lora"
 """Ways of training that may stand before the model: qlora 13B on 24GB."""
@@ -73,26 +72,25 @@ _ARTICLE = re.compile("^(an?|the) | model$", re.IGNORECASE)
 
 def shaped(text: str, details: Details) -> Asked | None:
     """What a question of a usual form asks, with `details` that were said beside; None if it has none."""
-    more = tuple(details.items())
     if said := _said(_MODELS, text):
-        return Asked("models", on=place(said["hardware"]), details=more)
+        return Asked("models", on=place(said["hardware"]), details=details)
     if said := _said(_USERS, text):
         return Asked("limit", _model(said), place(said["hardware"]), limited(details), USERS)
     if said := _said(_HEADLINE, text):
         how, _, model = _model(said).partition(" ")
         if not model or how.lower() not in _METHODS:
-            return Asked("fit", _model(said), place(said["hardware"]), more)
+            return Asked("fit", _model(said), place(said["hardware"]), details)
         task = {} if "task" in details else {"task": how.lower()}
-        return Asked("fit", model.removeprefix("of "), place(said["hardware"]), tuple((task | details).items()))
+        return Asked("fit", model.removeprefix("of "), place(said["hardware"]), task | details)
     if said := _said(_WHICH, text):
         task = {} if "task" in details else method(said["does"] or "")
-        return Asked("hardware", _model(said), details=tuple((task | details).items()))
+        return Asked("hardware", _model(said), details=task | details)
     return None
 
 
-def limited(details: Details) -> tuple[tuple[str, str], ...]:
+def limited(details: Details) -> Details:
     """What is said beside where the number of users is asked for: of a model that is served, unless how is said."""
-    return tuple({"task": "serve", **details}.items())
+    return {"task": "serve", **details}
 
 
 def _said(patterns: list[re.Pattern[str]], text: str) -> re.Match[str] | None:

@@ -56,6 +56,8 @@ def _played(tape: Tape, workspace: int, expandable: bool, room: int | None) -> R
         run.steps(workspace)
     except OutOfMemory as error:
         return error.needed_bytes + small
+    finally:
+        run.close()
     most = run.most + small
     return Reserved(most if room is None else min(most, room), run.highest + small)
 

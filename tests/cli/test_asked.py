@@ -82,7 +82,7 @@ from estimator.questions.read import read
         ),
         (
             "fine tune llama 3.1 8b with lora on a 24gb card at 8k context",
-            ["llama 3.1 8b", "--on", "a 24gb card", "--task", "lora", "--sequence", "8k"],
+            ["llama 3.1 8b", "--on", "a 24gb card", "--sequence", "8k", "--task", "lora"],
         ),
         ("qlora 70b on 48gb with batch size 4", ["70b", "--on", "48gb", "--task", "qlora", "--batch", "4"]),
         ("8b on 24gb batch 4", ["8b", "--on", "24gb", "--concurrency", "4"]),
@@ -115,6 +115,11 @@ from estimator.questions.read import read
             "i want to run deepseek-r1-distill-qwen-32b on my rtx 4090 at 32k context",
             ["deepseek-r1-distill-qwen-32b", "--on", "my rtx 4090", "--context", "32k"],
         ),
+        (
+            "what gpu to fine-tune llama 3 8b at 8k context",
+            ["which", "llama 3 8b", "--task", "qlora", "--sequence", "8k"],
+        ),
+        ("fine-tune 8b on 24gb at 8k", ["8b", "--on", "24gb", "--sequence", "8k", "--context", "8k"]),
         ("serve 70b on 8xA100 for 32 users", ["70b", "--on", "8xA100", "--concurrency", "32"]),
         (
             "with 2xH100, how many users fit on qwen3 32b at 8k context each",
