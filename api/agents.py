@@ -31,6 +31,7 @@ from estimator.planner import headline, limits
 from estimator.planner import plan as planner_plan
 from estimator.planner import which as planner_which
 from estimator.planner.answers import BudgetRow, Limit
+from estimator.planner.by_engine import SERVERS
 from estimator.planner.headline_answer import HourlyPrice
 from estimator.planner.plan_answer import Plan
 from estimator.planner.ways import slugs
@@ -198,11 +199,12 @@ def fit(
     batch: Annotated[int, Field(description="sequences in training on each GPU")] = 1,
     task: Annotated[str | None, Field(description=f"only the rows of one of {', '.join(slugs())}")] = None,
     tokens: Annotated[str | None, Field(description="what a training run processes, for its hours and cost: 100M")] = None,
+    engine: Annotated[str | None, Field(description=f"only the rows of serving, by one of {', '.join(SERVERS)}")] = None,
     detail: Detail = "headline",
 ) -> Headline:
     """Which usual ways of training and serving a model fit on some hardware, and what would make the others fit."""
     lengths: dict[str, Any] = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
-    found = headline.fit(model, on, False, **lengths, task=task, tokens=tokens)
+    found = headline.fit(model, on, False, **lengths, task=task, tokens=tokens, engine=engine)
     ways = [Way(**row.model_dump(include=set(Way.model_fields))) for row in found.rows]
     full = found.model_dump(mode="json") if detail == "full" else None
     about = {name: getattr(found, name) for name in ("model", "hardware", "capacity_bytes", "rent")}

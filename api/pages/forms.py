@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from estimator.contract.job import Job, Serving, Training
 from estimator.contract.job.optimizer import Implementation
+from estimator.planner.by_engine import SERVERS
 from estimator.planner.ways import platforms, ways
 
 from ..query import job_fields
@@ -64,6 +65,7 @@ FIELDS = {"train": TRAINING_FIELDS, "serve": SERVING_FIELDS}
 HEADLINE_FIELDS = (
     Field("context", "Tokens of context, served", placeholder="4096", word="context"),
     Field("concurrency", "Users at once", placeholder="1", word="concurrency"),
+    Field("engine", "Server", ("", *SERVERS), word="engine"),
     Field("sequence", "Tokens per sequence, trained", placeholder="2048", word="sequence"),
     Field("batch", "Sequences per GPU, trained", placeholder="1", word="micro-batch"),
 )

@@ -37,7 +37,8 @@ CONFIG = re.compile(r'\s*\{[^{}]*"(architectures|model_type)"\s*:')
 def headline(asked: Asked) -> dict[str, Any]:
     """Every usual way of using a model on some hardware."""
     model, on = needed(asked, "model"), needed(asked, "on")
-    found = fit(model, on, False, **asked.numbers(*LENGTHS), tokens=asked.get("tokens") or None)
+    said: dict[str, Any] = {name: asked.get(name) or None for name in ("tokens", "engine")}
+    found = fit(model, on, False, **asked.numbers(*LENGTHS), **said)
     name = f"this {named({'model': model})} model" if model.startswith("{") else found.model
     return {
         "title": f"Does {name} fit on {found.hardware}?",

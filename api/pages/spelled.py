@@ -22,7 +22,7 @@ USES = ("method", "way", "task")
 """Names under which a use of a model is written; the first that is given says most of it."""
 TRACKERS = ("fbclid", "gclid", "utm_")
 """How names begin that other sites put behind an address that is shared."""
-OF_MODEL = ("model", "on", "context", "concurrency", "sequence", "batch", "tokens")
+OF_MODEL = ("model", "on", "context", "concurrency", "sequence", "batch", "tokens", "engine")
 """What is asked of a model on some hardware, whatever it is used for."""
 LENGTHS = {"sequence": ("training.sequence_length",)}
 """What a model's pages call a length that a job has under another name."""

@@ -12,6 +12,7 @@ from estimator.contract.job.part import Count, Length
 from estimator.measured.answers import Explanation
 from estimator.measured.bottleneck_answer import Profiled
 from estimator.measured.calibration_answer import Calibrated
+from estimator.planner.by_engine import SERVERS
 from estimator.planner.headline_answer import Fit
 from estimator.planner.ways import slugs
 from estimator.timelines.answers import ChromeTrace, Timeline
@@ -46,10 +47,13 @@ async def fit(
     batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
     task: Annotated[str | None, Query(max_length=200, description=f"only the rows of one of {', '.join(slugs())}")] = None,
     tokens: Tokens = None,
+    engine: Annotated[
+        str | None, Query(max_length=200, description=f"only the rows of serving, by one of {', '.join(SERVERS)}")
+    ] = None,
 ) -> Response:
     """The headline question: which usual ways of using a model fit on some hardware."""
     lengths: dict[str, Any] = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
-    return await ask(request, "fit", model=model, on=on, **lengths, task=task, tokens=tokens)
+    return await ask(request, "fit", model=model, on=on, **lengths, task=task, tokens=tokens, engine=engine)
 
 
 @router.get(

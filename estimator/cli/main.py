@@ -114,6 +114,7 @@ def _headline(options: argparse.Namespace) -> int:
         batch=options.batch,
         task=options.task,
         tokens=options.tokens,
+        engine=options.engine,
     )
     if options.json:
         sys.stdout.write(asked.to_json())

@@ -40,6 +40,7 @@ FORMATS = (
     "tensorrt-llm",
 )
 """Formats that jobs are exported to; those of `PARTS` say how a job is spread."""
+ENGINE_HELP = "only the ways of serving, by one engine: vllm, sglang, tensorrt-llm, llama.cpp, ollama"
 TASKS = ("serve", "serve-8bit", "serve-4bit", "serve-gguf", "qlora", "lora", "full", "full-mixed")
 """Usual ways of using a model, by the short names of `estimator.planner.ways`, which is not imported for the sake of speed."""
 FRAMEWORKS = (

@@ -6,6 +6,7 @@ import argparse
 
 from estimator.cli.commands import COMMANDS
 from estimator.cli.options import (
+    ENGINE_HELP,
     HARDWARE_HELP,
     MODEL_HELP,
     RUN_HELP,
@@ -56,6 +57,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
     parser.add_argument("--on", metavar="HARDWARE", help=HARDWARE_HELP)
     parser.add_argument("--task", metavar="TASK", help=f"only the ways of one task: {', '.join(TASKS)}")
+    parser.add_argument("--engine", metavar="NAME", help=ENGINE_HELP)
     takes_lengths(parser)
     parser.add_argument("--tokens", metavar="COUNT", help=RUN_HELP)
     takes_data(parser)

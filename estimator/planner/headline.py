@@ -17,6 +17,7 @@ from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.verdict import offered
+from estimator.planner.by_engine import engine_of, served_by
 from estimator.planner.changes import Change, smallest_change
 from estimator.planner.headline_answer import Fit, FitRow
 from estimator.planner.headline_notes import of_platform, seen, taken_for_granted
@@ -53,12 +54,14 @@ def fit(
     batch: int = 1,
     task: str | None = None,
     tokens: str | float | None = None,
+    engine: str | None = None,
 ) -> Fit:
     """Every usual way of using a model on some hardware ('2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB').
 
     `context`: tokens of a served sequence, of which `concurrency` are served at the same time. `sequence`: tokens of one in
     training, of which each GPU has `batch` at a time. `task`: only the rows of one, such as serve or qlora. `tokens`: what a
-    training run processes (100M, 1e9), for its hours and its cost.
+    training run processes (100M, 1e9), for its hours and its cost. `engine`: only the rows of serving, by it: vllm, sglang,
+    tensorrt-llm, llama.cpp, ollama; without it vLLM and llama.cpp.
     `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
     """
     if not isinstance(hardware, str | Hardware):
@@ -74,12 +77,15 @@ def fit(
     training |= {"micro_batch_size": batch, **({} if tokens is None else {"tokens": counted(tokens)})}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     every = ways(kind, serving, training)
+    if engine is not None:
+        every = served_by(engine, every, kind)
     asked = for_model(found, kind, every)
     if task is not None:
         chosen = of_task(task)
         asked = [way for way in asked if way.answers(*chosen)] or [way for way in every if way.answers(*chosen)]
         if not asked:
-            raise NotModelled(f"{task} is not among the usual ways of using a model on {kind.name}", "task")
+            of = "serving" if engine else "using"
+            raise NotModelled(f"{task} is not among the usual ways of {of} a model on {kind.name}", "task")
     question = Question(found.name if found.published else model, found, allow_files)
     refuse_unlike({way.part for way in asked}, context, sequence, tokens)
     rows = [_row(question, way, machine, kind, card) for way in asked]
@@ -163,12 +169,13 @@ def _of_file(found: Model, serving: list[Way]) -> list[Way]:
     if way is None or found.checkpoint is None or found.checkpoint.format != "gguf":
         return []
     settings = {name: value for name, value in way.settings.items() if name != "weights"}
-    return [way.model_copy(update={"way": f"serve the file, {LLAMA_CPP.title}", "job": {**way.job, way.part: settings}})]
+    title = ENGINES[way.settings["engine"]].title
+    return [way.model_copy(update={"way": f"serve the file, {title}", "job": {**way.job, way.part: settings}})]
 
 
 def _as_published(way: Way | None, stored: Stored) -> Way | None:
     """A way of serving with the checkpoint's own weights; None where its engine does not load them."""
-    engine = ENGINES[way.settings.get("engine", VLLM.name)] if way else None
+    engine = engine_of(way) if way else None
     weights = engine.loads(stored.format) if engine else None
     if way is None or weights is None:
         return None
@@ -178,7 +185,7 @@ def _as_published(way: Way | None, stored: Stored) -> Way | None:
         "mixed_weights": {name: list(parts) for name, parts in stored.mixed},
     }
     given = {name: value for name, value in more.items() if value and weights == stored.format}
-    by = f", {LLAMA_CPP.title}" if way.gguf else ""
+    by = f", {engine.title}" if engine and engine is not VLLM else ""
     return way.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}{by}, as published"})
 
 
@@ -195,9 +202,9 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
     spec = question.found.spec
-    vllm = way.part == "serving" and not way.gguf
-    served = vllm and VLLM.runs(spec)
-    if vllm and (dropped := not_run(spec, None)):
+    engine = engine_of(way)
+    served = engine is not None and not engine.reads_gguf and engine.runs(spec)
+    if engine is VLLM and (dropped := not_run(spec, None)):
         return _unknown(question, way, hardware, card, "does not run", dropped)
     if not spec.forward_modelled and not served and not isinstance(spec, OtherSpec):
         return _unknown(question, way, hardware, card, "unknown", spec.refusal)

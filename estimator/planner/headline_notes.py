@@ -6,7 +6,9 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.pipeline.defaults import CLIP
 from estimator.pipeline.remedies import EXPERTS
+from estimator.planner.by_engine import engine_of
 from estimator.planner.ways import Platform, Way
+from estimator.serving.vllm.engine import VLLM
 
 STRATEGIES = {
     "ddp": "DDP (adapters)",
@@ -24,7 +26,9 @@ def taken_for_granted(
     asked: list[Way], serving: dict[str, int], training: dict[str, int], spec: ModelSpec, in_ram: bool
 ) -> list[str]:
     """What the rows take for granted. `in_ram`: there is no GPU."""
-    by_llamacpp = {way.gguf for way in asked if way.part == "serving"}
+    engines = list(dict.fromkeys(filter(None, map(engine_of, asked))))
+    pooled = next((engine for engine in engines if not engine.reads_gguf), None)
+    local = next((engine for engine in engines if engine.reads_gguf), None)
     trained = [way.settings for way in asked if way.part == "training"]
     lora = next((each["adapter"] for each in trained if "adapter" in each), None)
     half = "fp16" if any(each["precision"].startswith("16") for each in trained) else "bf16"
@@ -38,14 +42,15 @@ def taken_for_granted(
         clips = "one clip" if sequences == 1 else f"{sequences} clips"
         batch = f"{clips} of {CLIP.seconds:g} s"
     said = []
-    if False in by_llamacpp:
+    if pooled:
+        share = "92 % of the card" if pooled is VLLM else "the share of the card that it takes unasked"
         said.append(
-            f"serving: vLLM, {requests}, 92 % of the card; fp8 with a scale for each tensor, 4-bit as an AWQ checkpoint stores "
+            f"serving: {pooled.title}, {requests}, {share}; fp8 with a scale for each tensor, 4-bit as an AWQ checkpoint stores "
             "weights, in groups of 128"
         )
-    if True in by_llamacpp:
+    if local:
         lies = "all layers in RAM" if in_ram else "all layers on the GPUs of a node"
-        said.append(f"serving: llama.cpp, {requests}, {lies}, cache in fp16")
+        said.append(f"serving: {local.title}, {requests}, {lies}, cache in fp16")
     if trained:
         layers = "every layer recomputed" if spec.recomputed else "no layer recomputed"
         said.append(f"training: transformers on torch, {batch} per GPU, {spec.attentions[0]}, {layers}, AdamW (fused)")
@@ -63,12 +68,12 @@ def taken_for_granted(
         tries = {strategy for way in asked for strategy in way.strategies}
         names = ", ".join(name for strategy, name in STRATEGIES.items() if strategy in tries)
         said.append(f"training on several GPUs: the first that fits of {names}")
-    if False in by_llamacpp:
+    if pooled:
         said.append(
             "serving on several GPUs: each layer split over those of a node (tensor parallel), "
             "layers over nodes (pipeline) where one is too small"
         )
-        said.append("per GPU, serving: what vLLM's share of the card must hold; the CUDA context lies beside it")
+        said.append(f"per GPU, serving: what {pooled.title}'s share of the card must hold; the CUDA context lies beside it")
     if in_ram:
         return [
             *said,

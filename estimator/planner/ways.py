@@ -21,7 +21,8 @@ from estimator.training.recipes import recipe
 FILE = Path(__file__).parent / "ways.yaml"
 PACKED = {"nf4-double": 0.5, "awq-int4": 0.5, "fp8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
 """Bytes that a quantized weight takes at least."""
-LLAMA_CPP = "llama.cpp"
+OF_GGUF = ("llama.cpp", "ollama")
+"""Engines that serve GGUF files."""
 CPU, APPLE = "cpu", "apple"
 """The platforms of a machine without a GPU, and of Apple's chips."""
 STATES = 2
@@ -84,8 +85,8 @@ class Way(_Part):
 
     @property
     def gguf(self) -> bool:
-        """Whether llama.cpp serves it."""
-        return self.settings.get("engine") == LLAMA_CPP
+        """Whether llama.cpp serves it, or Ollama."""
+        return self.settings.get("engine") in OF_GGUF
 
     def answers(self, *slugs: str) -> bool:
         """Whether one of these short names means it."""

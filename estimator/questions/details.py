@@ -6,6 +6,7 @@ import re
 
 from estimator.questions.asked import Details
 
+LLAMA_CPP, TENSORRT = "llama.cpp", "tensorrt-llm"
 _COUNT = r"(?P<value>\d[\d,]*(\.\d+)?[km]?)"
 _CONTEXT = r"(context|ctx|seq(uence)?)"
 _EACH = "( (each|per (user|request|person|sequence)))?(?= |$)"
@@ -39,8 +40,14 @@ _KIND = re.compile(
     r"( quant)?(?= |$)",
     re.IGNORECASE,
 )
-_LLAMA_CPP = re.compile(r",? (with|in|on|using|under|via) (llama\.?cpp|ollama|lm studio|koboldcpp|gguf)(?= |$)", re.IGNORECASE)
-_VLLM = re.compile(r",? ((with|in|on|using|under|via) )?vllm(?= |$)", re.IGNORECASE)
+_ENGINE = re.compile(
+    r",? ((with|in|on|using|under|via|by) )?"
+    r"(?P<name>llama\.?cpp|ollama|lm studio|koboldcpp|vllm|sglang|tensorrt([- ]llm)?|trt-?llm)(?= |$)",
+    re.IGNORECASE,
+)
+_ENGINES = {"llamacpp": LLAMA_CPP, "lm studio": LLAMA_CPP, "koboldcpp": LLAMA_CPP, "tensorrt": TENSORRT, "trt-llm": TENSORRT}
+_ENGINES |= {"tensorrt llm": TENSORRT, "trtllm": TENSORRT}
+"""What people call engines, and what they are here; Ollama's kin run llama.cpp."""
 _PRETRAINS = re.compile(r"\bfrom scratch\b|\bpre-?train", re.IGNORECASE)
 TRAINS = re.compile(r"\b((pre-?)?train|fine|lora|qlora|sft)", re.IGNORECASE)
 TRAINING = ("qlora", "lora", "full", "full-mixed")
@@ -66,11 +73,10 @@ def details(text: str) -> tuple[str, str, Details]:
             bits = said["bits"] or said["whole"]
             found["task"] = "qlora" if trains else f"serve-{bits}bit"
         text = _without(text, said)
-    if said := _LLAMA_CPP.search(text):
-        if "task" not in found and not trains and not kind:
-            found["task"] = "serve-gguf"
-        text = _without(text, said)
-    if said := _VLLM.search(text):  # which is what serves where nothing else is said
+    if said := _ENGINE.search(text):
+        name = said["name"].lower()
+        if (engine := _ENGINES.get(name, name)) != "vllm":  # which serves where nothing else is said
+            found["engine"] = engine
         text = _without(text, said)
     if "batch" in found and not trains and "concurrency" not in found:  # as engines' users call it
         found["concurrency"] = found.pop("batch")

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from estimator.questions.asked import Asked
-from estimator.questions.details import TRAINS, details, for_training
+from estimator.questions.details import LLAMA_CPP, TRAINS, details, for_training
 from estimator.questions.named import is_hardware, is_model, named
 from estimator.questions.shapes import shaped
 
@@ -40,6 +40,11 @@ def read(question: str, by_name: bool = True) -> Asked | None:
         found = named(text, said) or found
     if found is None:
         return None
+    if found.wants != "fit" and (engine := said.get("engine")):  # which the others do not ask for by its name
+        if engine not in (LLAMA_CPP, "ollama"):
+            return None
+        rest = {name: value for name, value in found.details.items() if name != "engine"}
+        found = replace(found, details={"task": "serve-gguf"} | rest)
     model = f"{found.model} {kind}" if kind and found.model else found.model
     return replace(found, model=model, details=for_training(found.details, TRAINS.search(text) is not None))
 

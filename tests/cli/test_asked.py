@@ -78,7 +78,7 @@ from estimator.questions.read import read
         ("mlx llama 3 8b bnb 4bit on 24gb", ["mlx llama 3 8b bnb 4bit", "--on", "24gb"]),
         (
             "can i run mixtral 8x7b on two 3090s with llama.cpp",
-            ["mixtral 8x7b", "--on", "two 3090s", "--task", "serve-gguf"],
+            ["mixtral 8x7b", "--on", "two 3090s", "--engine", "llama.cpp"],
         ),
         (
             "fine tune llama 3.1 8b with lora on a 24gb card at 8k context",
@@ -120,6 +120,9 @@ from estimator.questions.read import read
             ["which", "llama 3 8b", "--task", "qlora", "--sequence", "8k"],
         ),
         ("fine-tune 8b on 24gb at 8k", ["8b", "--on", "24gb", "--sequence", "8k", "--context", "8k"]),
+        ("llama 3.3 70b on 2x4090 with sglang", ["llama 3.3 70b", "--on", "2x4090", "--engine", "sglang"]),
+        ("what gpu for 70b in ollama", ["which", "70b", "--task", "serve-gguf"]),
+        ("what gpu for 70b with sglang", None),
         ("serve 70b on 8xA100 for 32 users", ["70b", "--on", "8xA100", "--concurrency", "32"]),
         (
             "with 2xH100, how many users fit on qwen3 32b at 8k context each",

@@ -150,6 +150,37 @@ def test_a_way_that_is_asked_for_alone_is_answered_or_refused() -> None:
         fit("llama-3-8b", "tpu-v5e", task="serve-gguf")
 
 
+@pytest.mark.parametrize(
+    ("on", "engine", "served"),
+    [
+        ("rtx-4090", "sglang", ["serve awq-int4, SGLang, as published", "serve bf16, SGLang", "serve fp8, SGLang"]),
+        ("rtx-4090", "vllm", ["serve awq-int4, as published", "serve bf16", "serve fp8"]),
+        ("rtx-4090", "ollama", ["serve q4_k_m, Ollama"]),
+        ("m3-max-64gb", "llama.cpp", ["serve fp16, llama.cpp", "serve q8_0, llama.cpp", "serve q4_k_m, llama.cpp"]),
+    ],
+)
+def test_an_engine_that_is_asked_for_alone_serves(on: str, engine: str, served: list[str]) -> None:
+    found = fit("qwen3-8b-awq", on, engine=engine)
+    assert [row.way for row in found.rows] == served
+    assert [(row.job or {})["serving"].get("engine", "vllm") for row in found.rows] == [engine] * len(served)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"on": "rtx-4090", "engine": "vlm"}, "Did you mean 'vllm'"),
+        ({"on": "mi300x", "engine": "sglang"}, "SGLang on instinct is not modelled"),
+        ({"on": "rtx-4090", "engine": "sglang", "task": "qlora"}, "usual ways of serving"),
+        ({"on": "rtx-4090", "task": "qlora", "context": 8192}, "say the sequence"),
+        ({"on": "rtx-4090", "task": "serve", "sequence": 8192}, "say the context"),
+    ],
+)
+def test_what_is_served_and_what_is_trained_are_told_apart(asked: dict[str, Any], says: str) -> None:
+    given = dict(asked)
+    with pytest.raises(WillItFitError, match=says):
+        fit("qwen3-8b", given.pop("on"), **given)
+
+
 def test_the_context_that_would_fit_is_the_longest() -> None:
     """One token more does not start."""
     row = next(row for row in fit("qwen3-8b", "24GB", context=131072).rows if row.way == "serve bf16")
