@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from estimator.contract.errors import InvalidJob
 from estimator.questions.read import read
 
 from .asked import Asked
@@ -16,7 +17,10 @@ def in_words(view: str, given: Asked) -> tuple[str, Asked]:
     question = given.get("model")
     if view or not question or any(given.get(name) for name in ("on", *HARDWARE)):
         return view, given
-    found = read(question)
+    try:
+        found = read(question)
+    except InvalidJob:
+        found = None
     if found is None:
         return view, given
     named = [(name, value) for name, value in (("model", found.model), ("on", found.on), ("field", found.limited)) if value]

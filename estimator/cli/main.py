@@ -20,7 +20,8 @@ from estimator.cli.commands import COMMANDS
 from estimator.cli.commands.service import SERVICE
 from estimator.cli.parsers import command_parser, headline_parser
 from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
-from estimator.questions.read import ASKING, HOW_TO_ASK
+from estimator.questions.read import ASKING
+from estimator.questions.shapes import HOW_TO_ASK
 
 COLLECTED = 50_000
 """New objects after which Python searches for cycles, in place of 700: a tenth of the time of loading modules went there."""

@@ -156,8 +156,9 @@ def read_hardware(text: str) -> ReadHardware:
 
 
 def _besides(pieces: list[str]) -> frozenset[str]:
-    """Words that may stand in this phrase and say nothing; of Apple's computers, whose memory is one, `with`, too."""
-    return BESIDE | {"with"} if any(piece in naming.MACS or _CHIP.fullmatch(piece) for piece in pieces) else BESIDE
+    """Words that may stand in this phrase and say nothing; `with` before them, and before the memory of a Mac."""
+    apple = any(piece in naming.MACS or _CHIP.fullmatch(piece) for piece in pieces)
+    return BESIDE | {"with"} if apple or not BESIDE.isdisjoint(pieces) else BESIDE
 
 
 def _with_ram(text: str) -> ReadHardware | None:

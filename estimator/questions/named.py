@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from estimator.contract.errors import WillItFitError
+from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.facts.spelling import shown
 from estimator.hardware.parse import is_here, read_hardware
 from estimator.questions.asked import BATCH, USERS, Asked, Details
 from estimator.questions.details import TRAINS
-from estimator.questions.shapes import limited, method, place
+from estimator.questions.shapes import HOW_TO_ASK, limited, method, place
 from estimator.specs.resolve import is_name
 
 MOST_WORDS = 10
@@ -31,7 +32,7 @@ _WORDS = frozenset(
     running serve serves serving host hosting load loading fit fits fitting hold handle train trains training trained fine
     tune fine-tune fine-tuning finetune finetuning finetuned tuning pretrain pre-train pretraining scratch lora qlora full
     work works get take takes took best least most max maximum biggest largest inference local locally home speed
-    throughput token tokens second tok/s t/s context batch concurrent time hours hour money me then so but comfortably
+    throughput token tokens second tok/s t/s context batch 24/7 concurrent time hours hour money me then so but comfortably
     properly actually really please same way ways weights parameters params size deploy deployed deploying deployment
     production server single instance node box each per user
     """.split()  # noqa: SIM905
@@ -61,14 +62,17 @@ def is_hardware(text: str) -> bool:
 
 def named(text: str, details: Details) -> Asked | None:
     """What a question asks that names a model, hardware, or both, with `details` that were said beside; None where it has words
-    that are not understood."""
+    that are not understood, but `InvalidJob` is raised where they are part of neither name."""
     words = [word.strip("?!,.;:()\"'") for word in text.split()]
     model, before, after = _longest(words, is_model)
     sides = [_longest(side, is_hardware) for side in (after, before)]
     best = max(sides, key=lambda side: len(side[0].split()))
     on, left, right = best
     rest = [*left, *right, *(before if best is sides[0] else after)]
-    if any(word.lower() not in PLAIN for word in rest):
+    if strange := [word for word in rest if word.lower() not in PLAIN]:
+        if model and on and all(word.lower() in PLAIN for word in (*before[-1:], *after[:1])):
+            listed = ", ".join(map(shown, strange))
+            raise InvalidJob(f"not understood beside {model!r} and {on!r}: {listed}. {HOW_TO_ASK}", "question")
         return None
     return _asked(model, place(_JOINING.sub("", on)), frozenset(map(str.lower, rest)), " ".join(rest), details)
 
@@ -77,12 +81,12 @@ def _asked(model: str, on: str, said: frozenset[str], rest: str, details: Detail
     """What is asked of a model and hardware, of which one may be empty, by the words beside."""
     if model and on and {"how", "many"} <= said and not said.isdisjoint(PEOPLE):
         return Asked("limit", model, on, limited(details), USERS)
-    if model and on and "batch" in said and not said.isdisjoint({"max", "maximum", "largest", "biggest"}):
+    if model and on and "batch" in said and not said.isdisjoint({"max", "maximum", "largest", "biggest", "what", "which"}):
         return Asked("limit", model, on, _method(rest, "qlora") | details, BATCH)
     if model and on:
         return Asked("fit", model, on, details)
     if on and not said.isdisjoint(MODELS | {"what", "which"}):
-        return Asked("models", on=on, details=details)
+        return Asked("models", on=on, details=_method(rest) | details)
     if model and not said.isdisjoint(SEEKS):
         return Asked("hardware", model, details=_method(rest) | details)
     return None

@@ -17,10 +17,6 @@ ASKING = frozenset(
     | {"should", "is", "are", "i", "please", "help", "tell"}
 )
 """Words with which questions begin, and no model's name does."""
-HOW_TO_ASK = (
-    "Ask 'will 13B fit on 2x24GB', 'how fast is 70B on 8xH100 for 20 users', 'how many H100 for 70B', 'which gpu for 13B', "
-    "'what models fit on 24GB', or write willitfit MODEL --on HARDWARE"
-)
 _NOTHING = re.compile(
     r"(?<!\S)(please|pls|thanks|hi|hello|hey|tell me|locally)[,.!?]*(?!\S)|(?<=gpu)\(s\)|(?<=card)\(s\)", re.IGNORECASE
 )
@@ -28,7 +24,8 @@ _NOTHING = re.compile(
 
 
 def read(question: str, by_name: bool = True) -> Asked | None:
-    """What a question asks; None if it is none that is understood, or longer than `LONGEST`.
+    """What a question asks; None if it is none that is understood, or longer than `LONGEST`. Raises
+    `InvalidJob` for words beside names that say nothing that is known.
 
     It is what its form says, if that is a usual one and the names that it has are known; else, with `by_name`, what the names in
     it say."""

@@ -8,6 +8,10 @@ from estimator.questions.asked import USERS, Asked, Details
 
 _METHODS = "qlora", "lora"
 """Ways of training that may stand before the model: qlora 13B on 24GB."""
+HOW_TO_ASK = (
+    "Ask 'will 13B fit on 2x24GB', 'how fast is 70B on 8xH100 for 20 users', 'how many H100 for 70B', 'which gpu for 13B', "
+    "'what models fit on 24GB', or write willitfit MODEL --on HARDWARE"
+)
 _DOES = r"(run|serve|host|load|fit|hold|train|fine[- ]?tune|running|serving|hosting|training|fine[- ]?tuning)( of)?"
 _MODAL = "will|would|do|does|can|could|should"
 _WE = "i|we|you|it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator.cli.asked import written
+from estimator.contract.errors import InvalidJob
 from estimator.questions.read import read
 
 
@@ -75,7 +76,7 @@ from estimator.questions.read import read
         ("how much vram for deepseek v3.2 4bit", ["which", "deepseek v3.2", "--task", "serve-4bit"]),
         ("qwen3 32b 4bit on a 4090", ["qwen3 32b", "--on", "a 4090", "--task", "serve-4bit"]),
         ("llama 3 70b int8 on a100 80gb", ["llama 3 70b", "--on", "a100 80gb", "--task", "serve-8bit"]),
-        ("mlx llama 3 8b bnb 4bit on 24gb", ["mlx llama 3 8b bnb 4bit", "--on", "24gb"]),
+        ("llama 3 8b bnb 4bit on 24gb", ["llama 3 8b bnb 4bit", "--on", "24gb"]),
         (
             "can i run mixtral 8x7b on two 3090s with llama.cpp",
             ["mixtral 8x7b", "--on", "two 3090s", "--engine", "llama.cpp"],
@@ -129,7 +130,13 @@ from estimator.questions.read import read
             ["max", "qwen3 32b", "serving.concurrency", "--on", "2xH100", "--task", "serve", "--context", "8k"],
         ),
         ("which of them is better, a 4090 or a 5090", None),
-        ("sing 70b on a 4090 a song", ["sing 70b", "--on", "a 4090 a song"]),
+        ("can two 3090s with nvlink run 70b at 8 bit", ["70b", "--on", "two 3090s with nvlink", "--task", "serve-8bit"]),
+        ("how big a model can i train on 8xA100", ["models", "--fits", "--on", "8xA100", "--task", "qlora"]),
+        (
+            "what batch size can i use for full finetuning of llama 3.2 1b on a 4090",
+            ["max", "llama 3.2 1b", "training.micro_batch_size", "--on", "a 4090", "--task", "full"],
+        ),
+        ("how much does it cost to run llama 3.3 70b 24/7", ["which", "llama 3.3 70b"]),
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
@@ -138,3 +145,12 @@ from estimator.questions.read import read
 def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str] | None) -> None:
     found = read(question)
     assert (None if found is None else written(found)) == arguments
+
+
+@pytest.mark.parametrize(
+    ("question", "strange"),
+    [("dpo on qwen2.5 7b with 2 A100s", "'dpo'"), ("can i train a 70b on 8x h100 with fsdp", "'fsdp'")],
+)
+def test_words_that_may_matter_are_not_passed_over(question: str, strange: str) -> None:
+    with pytest.raises(InvalidJob, match=f"not understood beside .*: {strange}"):
+        read(question)
