@@ -47,6 +47,7 @@ from estimator.views.schemas import schema_text
 from .page import render, render_embed
 from .pages.asked import asked as asked_items
 from .pages.badge import badge
+from .pages.of_search import MOST_SIMULATED
 from .problems import MEDIA_TYPE, document
 from .query import job_mapping
 
@@ -57,10 +58,6 @@ CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octe
 MOST_COMBINATIONS = 256
 MOST_POINTS = 65_536
 """Combinations of values that a request may have estimated."""
-
-
-MOST_SIMULATED = 200
-"""Ways to run a job that a request may have simulated."""
 
 
 class Rendered(NamedTuple):
@@ -138,8 +135,8 @@ def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
     return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
 
 
-def _plan(job: bytes, on: str | None, wanted: dict[str, Any]) -> Rendered:
-    return _json(plan(_job(job), on=on, most=MOST_SIMULATED, allow_files=False, **wanted).to_json())
+def _plan(job: bytes | Items, on: str | None, wanted: dict[str, Any]) -> Rendered:
+    return _json(plan(_asked(job), on=on, most=MOST_SIMULATED, allow_files=False, **wanted).to_json())
 
 
 def _replicas(asked: bytes | str, rate: float, given: dict[str, Any]) -> Rendered:
@@ -175,8 +172,8 @@ def _calibrate(body: bytes) -> Rendered:
     return _json(calibrate(decoded(body, "request body"), allow_files=False).to_json())
 
 
-def _budget(job: bytes, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
-    return _json(budget(read_job(_job(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
+def _budget(job: bytes | Items, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
+    return _json(budget(read_job(_asked(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
 
 
 def _export(job: bytes, to: str) -> Rendered:
@@ -188,8 +185,8 @@ def _import(text: bytes, given: str | None, model: str | None, on: str | None, r
     return _json(read(decoded(text, "request body"), given, model=model, around=around).model_dump_json())
 
 
-def _fix(text: bytes, on: str | None, model: str | None, given: str | None) -> Rendered:
-    return _json(fix(text, on, model, given).to_json())
+def _fix(text: bytes, on: str | None, model: str | None, given: str | None, release: str | None) -> Rendered:
+    return _json(fix(text, on, model, given, release).to_json())
 
 
 def _diff(body: bytes, on: str | None, model: str | None) -> Rendered:

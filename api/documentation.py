@@ -217,8 +217,9 @@ def _kind(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
     words = [" or ".join(map(str, schema["enum"])) if "enum" in schema else str(schema.get("type", "any value"))]
-    names = (("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"), ("maxLength", "at most characters"))
+    names = (("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"))
     words += [f"{word} {schema[key]}" for key, word in names if key in schema]
+    words += [f"of {schema['maxLength']} characters at most"] if "maxLength" in schema else []
     if schema.get("type") == "array":
         words = [f"list of {_kind(schema.get('items', {}))}"]
     return " ".join(words) + (f", {schema['default']} if not given" if schema.get("default") not in (None, "") else "")

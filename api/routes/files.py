@@ -57,9 +57,9 @@ async def request_resources(
 @router.post(
     "/v1/fix", tags=["exchange"], response_class=Response, responses=answers(Fixes), openapi_extra=documentation.IMPORT_BODY
 )
-async def fix(request: Request, on: On = None, model: OfModel = None, given: From = None) -> Response:
+async def fix(request: Request, on: On = None, model: OfModel = None, given: From = None, release: Release = None) -> Response:
     """The smallest edits that make a file's job fit, in the file's own keys, each fix with a patch; nothing is written."""
-    return await ask(request, "fix", text=body(request), on=on, model=model, given=given)
+    return await ask(request, "fix", text=body(request), on=on, model=model, given=given, release=release)
 
 
 @router.post(
