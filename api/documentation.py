@@ -140,6 +140,22 @@ ADMISSION_BODY: dict[str, Any] = {
     }
 }
 _JOB_OR_TEXT = {"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "string"}]}
+CHECK_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["files"],
+                    "additionalProperties": False,
+                    "properties": {"files": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 32}},
+                },
+                "example": {"files": {"train.yaml": "model: gpt2\nhardware: {gpu: t4}\n"}},
+            }
+        },
+    }
+}
 DIFF_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
