@@ -25,6 +25,7 @@ from estimator.measured.calibrate import calibrate
 from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
 from estimator.planner.budget import Limits, budget
+from estimator.planner.check import check_texts
 from estimator.planner.diff import diff
 from estimator.planner.fix import fix
 from estimator.planner.headline import fit
@@ -39,6 +40,7 @@ from estimator.timelines.picture import svg
 from estimator.timelines.snapshot import snapshot
 from estimator.timelines.timeline import record, timeline_of
 from estimator.views import listing
+from estimator.views.checks import FORMS
 from estimator.views.fitting import fitting
 from estimator.views.inspection import inspect_model
 from estimator.views.picture import picture
@@ -47,6 +49,7 @@ from estimator.views.schemas import schema_text
 from .page import render, render_embed
 from .pages.asked import asked as asked_items
 from .pages.badge import badge
+from .pages.of_search import MOST_SIMULATED
 from .problems import MEDIA_TYPE, document
 from .query import job_mapping
 
@@ -57,10 +60,8 @@ CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octe
 MOST_COMBINATIONS = 256
 MOST_POINTS = 65_536
 """Combinations of values that a request may have estimated."""
-
-
-MOST_SIMULATED = 200
-"""Ways to run a job that a request may have simulated."""
+MOST_FILES = 32
+"""Files of one check."""
 
 
 class Rendered(NamedTuple):
@@ -138,8 +139,8 @@ def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
     return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
 
 
-def _plan(job: bytes, on: str | None, wanted: dict[str, Any]) -> Rendered:
-    return _json(plan(_job(job), on=on, most=MOST_SIMULATED, allow_files=False, **wanted).to_json())
+def _plan(job: bytes | Items, on: str | None, wanted: dict[str, Any]) -> Rendered:
+    return _json(plan(_asked(job), on=on, most=MOST_SIMULATED, allow_files=False, **wanted).to_json())
 
 
 def _replicas(asked: bytes | str, rate: float, given: dict[str, Any]) -> Rendered:
@@ -175,8 +176,8 @@ def _calibrate(body: bytes) -> Rendered:
     return _json(calibrate(decoded(body, "request body"), allow_files=False).to_json())
 
 
-def _budget(job: bytes, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
-    return _json(budget(read_job(_job(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
+def _budget(job: bytes | Items, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
+    return _json(budget(read_job(_asked(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
 
 
 def _export(job: bytes, to: str) -> Rendered:
@@ -188,8 +189,19 @@ def _import(text: bytes, given: str | None, model: str | None, on: str | None, r
     return _json(read(decoded(text, "request body"), given, model=model, around=around).model_dump_json())
 
 
-def _fix(text: bytes, on: str | None, model: str | None, given: str | None) -> Rendered:
-    return _json(fix(text, on, model, given).to_json())
+def _fix(text: bytes, on: str | None, model: str | None, given: str | None, release: str | None) -> Rendered:
+    return _json(fix(text, on, model, given, release).to_json())
+
+
+def _check(body: bytes, on: str | None, model: str | None, form: str) -> Rendered:
+    asked = _job(body)
+    files = asked.get("files")
+    if asked.keys() != {"files"} or not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
+        raise InvalidJob('is no {"files": {"train.yaml": "the text of the file"}}', "request body")
+    if len(files) > MOST_FILES:
+        raise InvalidJob(f"has {len(files)} files, and may have {MOST_FILES}", "request body")
+    found = check_texts(files, on, model)
+    return _json(found.to_json()) if form == "json" else Rendered(200, TEXT, FORMS[form](found).encode())
 
 
 def _diff(body: bytes, on: str | None, model: str | None) -> Rendered:
@@ -242,6 +254,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "import": _import,
     "ask": lambda job, to: Rendered(200, TEXT, asked(_job(job), to, allow_files=False).encode()),
     "fix": _fix,
+    "check": _check,
     "diff": _diff,
     "fitting": lambda on, task, limits: _json(fitting(on, task, **limits).to_json()),
     "models": lambda search, least, most: _listed("models", search, least, inf if most is None else most),
@@ -276,6 +289,7 @@ LARGE = frozenset(
         "calibrate",
         "fitting",
         "fix",
+        "check",
         "diff",
         "budget",
         "import",

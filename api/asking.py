@@ -49,7 +49,7 @@ async def respond(request: Request, kind: str, lasting: bool, arguments: dict[st
     try:
         found = await (work.ask(kind, arguments) if work else run_in_threadpool(answer, kind, arguments))
     except Full:
-        said = f"more questions wait than this service takes on; ask again in {RETRY_SECONDS} seconds"
+        said = f"more is asked of this service than it can answer now; ask again in {RETRY_SECONDS} seconds"
         return problem(503, "busy", said, {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"})
     except OverBudget as error:
         what = {"time": "processor time", "memory": "memory"}[error.what]

@@ -140,6 +140,22 @@ ADMISSION_BODY: dict[str, Any] = {
     }
 }
 _JOB_OR_TEXT = {"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "string"}]}
+CHECK_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["files"],
+                    "additionalProperties": False,
+                    "properties": {"files": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 32}},
+                },
+                "example": {"files": {"train.yaml": "model: gpt2\nhardware: {gpu: t4}\n"}},
+            }
+        },
+    }
+}
 DIFF_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -217,8 +233,9 @@ def _kind(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
     words = [" or ".join(map(str, schema["enum"])) if "enum" in schema else str(schema.get("type", "any value"))]
-    names = (("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"), ("maxLength", "at most characters"))
+    names = (("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"))
     words += [f"{word} {schema[key]}" for key, word in names if key in schema]
+    words += [f"of {schema['maxLength']} characters at most"] if "maxLength" in schema else []
     if schema.get("type") == "array":
         words = [f"list of {_kind(schema.get('items', {}))}"]
     return " ".join(words) + (f", {schema['default']} if not given" if schema.get("default") not in (None, "") else "")

@@ -25,8 +25,11 @@ from .worker import OUT_OF_MEMORY, SIZE, packed, work
 
 QUESTIONS_OF_A_PROCESS = 1000
 """After which it is replaced, so that what it remembers does not grow for ever."""
-BY_THE_CLOCK = 10
-"""Times its processor time that a question may take by the clock: for platforms that do not count processor time."""
+BY_THE_CLOCK = 3
+"""Times its processor time that a question may take by the clock. Where processor time is counted, one that does not get it is
+sent away, as when too many wait: the machine is busy. Elsewhere the clock is all that says that it is too costly."""
+COUNTED = hasattr(signal, "SIGPROF")
+"""Whether the platform counts processor time."""
 HURRY = 10
 """By how much less processor time a lane gives to a question at most: as many times less as questions wait."""
 LEAST = 0.15
@@ -86,7 +89,7 @@ class Process:
             code = self.process.exitcode
             if code in (OUT_OF_MEMORY, -9):  # 9: the kernel has no more, for anyone
                 raise OverBudget("memory") from None
-            if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
+            if COUNTED and code == -signal.SIGPROF:
                 raise OverBudget("time") from None
             raise Broken(f"a worker process ended with {code}") from None
 
@@ -133,7 +136,7 @@ class Lane:
         self.busy += 1
         kept = False
         try:
-            async with asyncio.timeout(BY_THE_CLOCK * self.settings.seconds):
+            async with asyncio.timeout(None if COUNTED else BY_THE_CLOCK * self.settings.seconds):
                 found = await process.ask(kind, arguments, self._slice())
             kept = process.answered < QUESTIONS_OF_A_PROCESS
             return found
@@ -208,6 +211,7 @@ class Work:
     """All that is worked out, each question once however many ask it at the same time."""
 
     def __init__(self, settings: Settings):
+        self.patience = settings.wait + BY_THE_CLOCK * settings.seconds
         seconds = sorted((settings.quick, MEDIUM * settings.seconds, settings.seconds))
         processes = (settings.workers, settings.workers, max(1, settings.workers // 2))
         shapes = zip(NICE.values(), seconds, processes, strict=True)
@@ -235,7 +239,7 @@ class Work:
         key = blake2b(pickle.dumps((kind, arguments)), digest_size=16).digest()
         running = self.running.get(key)
         if running is None:
-            running = self.running[key] = Running(asyncio.ensure_future(self._answer(key, kind, arguments)))
+            running = self.running[key] = Running(asyncio.ensure_future(self._in_time(key, kind, arguments)))
         running.askers += 1
         try:
             return await asyncio.shield(running.task)
@@ -245,6 +249,14 @@ class Work:
                 running.task.cancel()
                 if self.running.get(key) is running:
                     del self.running[key]
+
+    async def _in_time(self, key: bytes, kind: str, arguments: dict[str, Any]) -> Rendered:
+        """The answer, unless the machine is so busy that whoever asked has long given up."""
+        try:
+            async with asyncio.timeout(self.patience):
+                return await self._answer(key, kind, arguments)
+        except TimeoutError:
+            raise Full from None
 
     async def _answer(self, key: bytes, kind: str, arguments: dict[str, Any]) -> Rendered:
         known = self.known.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 
 from estimator.cli.report import shape_text
 from estimator.contract.errors import InvalidJob, NotModelled, UnknownModel, UnknownName, UnsupportedInterpreter, WillItFitError
+from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
+from estimator.exchange import READ
 from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
 from estimator.specs.published import folders
 
-from .pages import of_job, of_model
+from .pages import of_files, of_job, of_model, of_search
 from .pages.asked import Asked, Items, asked
 from .pages.forms import EXAMPLES, FIELDS, HEADLINE_FIELDS, METHODS, TABS, TASKS, VIEWS
 from .pages.in_words import in_words
@@ -44,17 +48,27 @@ PAGES: dict[str, tuple[Page, str]] = {
     "job": (of_job.job_page, "job.html"),
     "which": (of_model.which_card, "which.html"),
     "models": (of_model.which_model, "models.html"),
-    "file": (of_model.file, "file.html"),
+    "file": (of_files.file, "file.html"),
     "timeline": (of_job.timeline, "timeline.html"),
     "what-if": (of_job.other_values, "what_if.html"),
     "limit": (of_job.how_far, "limit.html"),
     "compare": (of_job.compare, "compare.html"),
     "cost": (of_job.cost, "cost.html"),
+    "plan": (of_search.best_ways, "plan.html"),
+    "replicas": (of_search.copies, "replicas.html"),
+    "explain": (of_files.measurement, "explain.html"),
+    "along": (of_files.along, "along.html"),
 }
 """What makes each page's answer, and its template."""
-OF_JOBS = ("", "timeline", "what-if", "limit", "compare")
+ASKED_AGAIN = ("what-if", "limit", "compare", "cost", "explain", "along")
+"""Pages of a job with a form of their own, which is shown with what is wrong with it."""
+OF_JOBS = ("", "timeline", "what-if", "limit", "compare", "along")
 """Pages whose fields are a job's, written as people do."""
 TITLES = dict(VIEWS) | {"words": "Words", "docs": "For programs", "problems": "What can go wrong"}
+
+
+CODE = re.compile("`([^`]+)`")
+"""What stands as code in a text."""
 
 
 @cache
@@ -77,13 +91,21 @@ def environment() -> jinja2.Environment:
         "link": link,
         "script": "static/page.js",
         "mini_bar": mini_bar,
+        "seconds": seconds,
         "all_words": words(),
         "word": words().__getitem__,
         "meaning": meaning,
         "views": VIEWS,
         "tabs": TABS,
     }
+    environment.filters["code"] = lambda text: Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return environment
+
+
+def seconds(value: float) -> str:
+    """A time as people read it: below a second in thousandths."""
+    return f"{value:,.3g} s" if abs(value) >= 1 else f"{1000 * value:.3g} ms"
 
 
 def link(view: str, items: Iterable[tuple[str, str]] = (), then: str = "") -> str:
@@ -112,8 +134,19 @@ def render(items: Items, view: str = "") -> tuple[int, str]:
         except WillItFitError as found:
             status, error, where = found.status, str(found), found.where
             unknown = "model" if isinstance(found, UnknownModel) else "name" if isinstance(found, UnknownName) else ""
+        if error and name in ASKED_AGAIN:
+            answer = _without_answer(name, given)
     said = _common(view, given) | {"error": error, "where": where, "unknown": unknown}
     return status, rendered_template(PAGES[name][1], **said, **answer)
+
+
+def _without_answer(name: str, given: Asked) -> dict[str, Any]:
+    """A page of a job whose own fields are wrong, as it is without them; nothing where it is the job that is wrong."""
+    job = [(field, value) for field, value in given.without() if field.partition(".")[0] in ("on", *Job.model_fields)]
+    try:
+        return PAGES[name][0](Asked(job)) | {"again": True}
+    except WillItFitError:
+        return {}
 
 
 def render_embed(items: Items) -> tuple[int, str]:
@@ -169,6 +202,7 @@ def _common(view: str, given: Asked) -> dict[str, Any]:
         "headline_fields": HEADLINE_FIELDS,
         "tasks": {name: text.format("it") for name, text in TASKS.items()},
         "methods": METHODS,
+        "whose_files": READ,
         "models": catalogue.names(*folders()),
         "gpus": catalogue.names(FOLDER),
     }

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -122,7 +123,7 @@ def request(rng: random.Random) -> tuple[Drawn, str]:
         several = value if isinstance(value, list) else [value]
         texts = [one if isinstance(one, str) else json.dumps(one) for one in several]
         if one["in"] == "path":
-            at = at.replace(f"{{{one['name']}}}", "".join(texts).replace("/", "") or "x")
+            at = at.replace(f"{{{one['name']}}}", quote("".join(texts).replace("/", ""), errors="replace") or "x")
         else:
             query += [(one["name"], text) for text in texts]
     body = None

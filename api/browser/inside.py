@@ -46,6 +46,9 @@ DATA = {
     "v1/timeline": ("timeline", "timeline"),
     "v1/what-if": ("what-if", "what_if"),
     "v1/limit": ("limit", "limit"),
+    "v1/plan": ("plan", "plan"),
+    "v1/replicas": ("replicas", "replicas"),
+    "v1/budget": ("cost", "budget"),
 }
 """A page's answer in JSON, by the address at which the service has it: the page, and what its answer is called there."""
 REMEMBERED = 64

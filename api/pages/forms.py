@@ -88,19 +88,26 @@ VIEWS = (
     ("", "Will it fit?"),
     ("which", "Which GPU?"),
     ("models", "Which model?"),
+    ("plan", "How to train it?"),
+    ("replicas", "How many copies?"),
     ("cost", "What does it cost?"),
     ("file", "Read my file"),
+    ("explain", "Out of memory?"),
 )
 """Questions that can be asked first."""
 TABS = (
-    ("", "Answer"),
-    ("timeline", "Memory over a step"),
-    ("what-if", "Other values"),
-    ("limit", "How far can it go?"),
-    ("compare", "Compare"),
-    ("cost", "What does it cost?"),
+    ("", "Answer", ""),
+    ("timeline", "Memory over a step", ""),
+    ("what-if", "Other values", ""),
+    ("limit", "How far can it go?", ""),
+    ("compare", "Compare", ""),
+    ("plan", "Best ways", "train"),
+    ("replicas", "How many copies?", "serve"),
+    ("cost", "What does it cost?", ""),
+    ("explain", "Measured", ""),
+    ("along", "Take it along", ""),
 )
-"""What can be asked of a job, once there is one."""
+"""What can be asked of a job, once there is one, and the task for which it can be, if it is one alone."""
 EXAMPLES = (
     ("", "Llama 3 8B on one RTX 4090", {"model": "llama-3-8b", "on": "rtx-4090"}),
     ("", "A 13B model on two 24 GB cards", {"model": "13B", "on": "2x24GB"}),
@@ -127,6 +134,16 @@ EXAMPLES = (
         "cost",
         "What does it cost to fine-tune 8B on 100M tokens?",
         {"model": "llama-3-8b", "method": "qlora", "training.tokens": "100M"},
+    ),
+    (
+        "plan",
+        "How do I best train Llama 3.2 1B on an RTX 4090?",
+        {"model": "llama-3.2-1b", "method": "full", "on": "rtx-4090", "training.tokens": "100M"},
+    ),
+    (
+        "replicas",
+        "How many copies of Llama 3.1 8B bear 10 requests a second?",
+        {"model": "llama-3.1-8b", "requests": "10", "ttft": "0.5", "tpot": "0.03"},
     ),
 )
 """Questions to begin with: the page, how it is put, its fields."""

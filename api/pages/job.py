@@ -69,6 +69,11 @@ def title(job: Mapping[str, Any], on: str = "") -> str:
     return f"{what(job)}{f' on {where}' if where else ''}"
 
 
+def lowered(text: str) -> str:
+    """A question within a sentence."""
+    return text[:1].lower() + text[1:]
+
+
 def what(job: Mapping[str, Any]) -> str:
     """What is done with the model."""
     name = named(job)

@@ -21,8 +21,8 @@ from estimator.timelines.timeline import record, timeline_of
 
 from ..query import job_mapping
 from .asked import Asked, Items
-from .forms import METHODS
-from .job import VERDICTS, changed, changes, job_items, read, title, tries
+from .forms import FIELDS, METHODS
+from .job import VERDICTS, changed, changes, job_items, lowered, read, title, tries
 from .pictures import components, room, stacked_bar, time_bar, time_parts, width
 
 MOST_COMBINATIONS = 48
@@ -62,7 +62,7 @@ def _of(job: dict[str, Any], items: Items, on: str = "") -> dict[str, Any]:
     return {"title": title(job, on), "question": title(job, on), "job_items": items, "task": job["task"]}
 
 
-def _job(asked: Asked, *names: str) -> tuple[Job, Items, dict[str, Any]]:
+def job_asked(asked: Asked, *names: str) -> tuple[Job, Items, dict[str, Any]]:
     """The job of an address without the fields that are a page's own, and what each page says of it."""
     items = asked.without(*names)
     if not any(name == "model" or name.startswith("model.") for name, _ in items):
@@ -75,7 +75,7 @@ def _job(asked: Asked, *names: str) -> tuple[Job, Items, dict[str, Any]]:
 
 def timeline(asked: Asked) -> dict[str, Any]:
     """Live bytes over a step."""
-    job, items, found = _job(asked)
+    job, items, found = job_asked(asked)
     drawn = timeline_of(record(job, allow_files=False), TENSORS)
     picture = Markup(svg(drawn, styled=False))
     api = ("v1/timeline", items)
@@ -84,11 +84,11 @@ def timeline(asked: Asked) -> dict[str, Any]:
 
 def other_values(asked: Asked) -> dict[str, Any]:
     """A job with other values of some of its fields; without any, what may be asked."""
-    job, items, found = _job(asked, "change", "field", "values")
+    job, items, found = job_asked(asked, "change", "field", "values")
     texts = asked.all("change")
     if asked.get("field"):
         texts = [f"{asked.get('field')}={asked.get('values')}"]
-    found |= {"presets": presets(job), "field": "", "values": "", "what_if": None}
+    found |= {"presets": presets(job), "field": asked.get("field"), "values": "", "what_if": None}
     if not texts:
         return found | {"title": f"{found['question']}: with other values"}
     tried = what_if(job, read_changes(texts), most=MOST_COMBINATIONS, allow_files=False)
@@ -161,11 +161,15 @@ LIMITS = {
 """How far a job can go: how it is put, the field, and whether its largest or its smallest value is asked for."""
 
 
+UNBOUND = ("training.tokens", "serving.hours")
+"""Numbers on which nothing that is needed at once depends."""
+
+
 def how_far(asked: Asked) -> dict[str, Any]:
     """The largest, or the smallest, value of a number with which a job fits."""
-    job, items, found = _job(asked, "field", "bound")
+    job, items, found = job_asked(asked, "field", "bound")
     field, bound = asked.get("field"), asked.get("bound", "max")
-    found |= {"limits": LIMITS[job.task], "limit": None}
+    found |= {"limits": LIMITS[job.task], "numbers": _numbers(job), "limit": None}
     if not field:
         return found | {"title": f"{found['question']}: how far can it go?"}
     if bound not in ("max", "min"):
@@ -183,9 +187,17 @@ def how_far(asked: Asked) -> dict[str, Any]:
     }
 
 
+def _numbers(job: Job) -> list[tuple[str, str]]:
+    """The whole numbers of a job that its forms show, and what they are called."""
+    rank = "training.adapter.rank"
+    found = [(f.name, f.label) for f in FIELDS[job.task] if not f.options and f.name not in UNBOUND]
+    kept = [one for one in found if one[0] != rank or job.training.adapter]
+    return [*kept, ("hardware.gpus", "Number of cards"), ("hardware.nodes", "Number of nodes")]
+
+
 def compare(asked: Asked) -> dict[str, Any]:
     """A job beside another, which is the same but for the fields that begin with `b.`."""
-    _, items, found = _job(asked)
+    _, items, found = job_asked(asked)
     other = {name.removeprefix("b."): value for name, value in asked.items if name.startswith("b.")}
     found |= {"other": other, "sides": []}
     if not other:
@@ -199,21 +211,13 @@ def compare(asked: Asked) -> dict[str, Any]:
         on = next((value for name, value in each if name == "on"), "")
         sides.append(answered(answer, each, on) | {"bar": stacked_bar(answer, widest)})
     differ = diff({"a": mappings[0], "b": mappings[1]})
-    return found | {"title": f"{sides[0]['question']}, or {_lowered(sides[1]['question'])}?", "sides": sides, "diff": differ}
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    return found | {"title": f"{sides[0]['question']}, or {lowered(sides[1]['question'])}?", "sides": sides, "diff": differ}
 
 
 def cost(asked: Asked) -> dict[str, Any]:
     """Every way to rent what a training run needs; of a served job, what its answer says."""
-    method = asked.get("method").lower()
-    if method and method not in METHODS:
-        raise InvalidValue(f"{shown(method)} is no way to train; write {', '.join(METHODS)}", "method")
-    if method:
-        asked = Asked(changed(asked.without("method"), METHODS[method]))
-    job, _, found = _job(asked, "max_cost", "max_hours", "method")
+    asked = trained(asked)
+    job, items, found = job_asked(asked, "max_cost", "max_hours")
     found |= {"title": f"{found['question']}: what does it cost?", "budget": None, "answer": None}
     if job.task == "serve":
         return found | {"answer": estimate(job, allow_files=False)}
@@ -221,7 +225,22 @@ def cost(asked: Asked) -> dict[str, Any]:
         return found
     limits = Limits(_amount(asked, "max_cost"), _hours(asked), 2**17)
     rented = budget(job, limits, rows=10, allow_files=False)
-    return found | {"budget": rented, "rows": [(row, job_items(row.job)) for row in rented.rows]}
+    wanted = [(name, asked.get(name).lstrip("$")) for name in ("max_cost", "max_hours")]
+    return found | {
+        "budget": rented,
+        "rows": [(row, job_items(row.job)) for row in rented.rows],
+        "api": ("v1/budget", [*items, *wanted]),
+    }
+
+
+def trained(asked: Asked) -> Asked:
+    """What was asked, with the fields of a job that a method of training stands for in its place. Raises `InvalidValue`."""
+    method = asked.get("method").lower()
+    if not method:
+        return asked
+    if method not in METHODS:
+        raise InvalidValue(f"{shown(method)} is no way to train; write {', '.join(METHODS)}", "method")
+    return Asked(changed(((name, value) for name, value in asked.items if name != "method"), METHODS[method]))
 
 
 def _amount(asked: Asked, name: str) -> Decimal | None:

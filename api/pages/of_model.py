@@ -1,18 +1,12 @@
-"""Pages that ask of a model or a card, before there is a job: which ways fit, which card does it, which models fit, a file."""
+"""Pages that ask of a model or a card, before there is a job: which ways fit, which card does it, which models fit."""
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Any
 
 from estimator.contract.errors import InvalidJob, InvalidValue
-from estimator.exchange import Surroundings
-from estimator.exchange import read as read_file
-from estimator.exchange.documents import answer as answer_file
 from estimator.facts.spelling import shown
-from estimator.hardware.parse import read_hardware
-from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.headline_answer import Fit
 from estimator.planner.which import which, with_speed
@@ -21,8 +15,7 @@ from estimator.views.fitting import fitting
 
 from .asked import Asked, Items
 from .forms import TASKS
-from .job import job_items, named, title
-from .of_job import answered
+from .job import job_items, named
 from .spelled import OF_MODEL, use_of
 
 LENGTHS = ("context", "concurrency", "sequence", "batch")
@@ -30,8 +23,6 @@ ROWS = 12
 """Cards that can be rented, or models, that a page lists."""
 MOST_ROWS = 200
 """Cards of which a page says nothing but that they do it."""
-CONFIG = re.compile(r'\s*\{[^{}]*"(architectures|model_type)"\s*:')
-"""How a model's config.json begins."""
 
 
 def headline(asked: Asked) -> dict[str, Any]:
@@ -120,24 +111,6 @@ def which_model(asked: Asked) -> dict[str, Any]:
         "rows": [(row, job_items(row.job)) for row in found.rows],
         "api": ("v1/fitting", asked.items),
     }
-
-
-def file(asked: Asked) -> dict[str, Any]:
-    """A file of a framework, read as a job and answered; and, where that was asked for, what to edit so that it fits."""
-    text, on, model = asked.get("text"), asked.get("on") or None, asked.get("model") or None
-    if not text:
-        raise InvalidJob("is empty: paste what your file says, or the command that starts it", "file")
-    if CONFIG.match(text) and not model:
-        raise InvalidJob("is a model's config.json: paste it into the field Model of the page Will it fit?", "file")
-    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
-    found = read_file(text, model=model, around=around)
-    if not found.job.get("model"):
-        raise InvalidValue(f"a file of {found.framework} names no model: write it into the field beside the file", "model")
-    said = answer_file(found, False)
-    fixes = fix(text.encode(), on, model) if asked.get("do") == "fix" else None
-    items = job_items(said.job)
-    asked_of = f"{title(said.job, on or '')} (a file of {found.framework})"
-    return answered(said, items) | {"title": asked_of, "question": asked_of, "found": found, "fixes": fixes}
 
 
 def _task(asked: Asked) -> str:

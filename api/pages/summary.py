@@ -44,6 +44,10 @@ class Summary(NamedTuple):
     offered_bytes: int | None = None
     items: Items = []
     """The question, as a page's address has it."""
+    rows: list[FitRow] = []
+    """Of several ways each, with what is known of it."""
+    currency: str = ""
+    """Of what a run of the rows costs."""
 
     @property
     def question(self) -> str:
@@ -65,9 +69,10 @@ def _of_job(asked: Asked) -> Summary:
     answer = estimate(job_mapping(items), allow_files=False)
     where = asked.get("on") or hardware(answer.job["hardware"])
     total, limit = answer.memory.total_bytes, room(answer)
-    return Summary(
-        what(answer.job), where, answer.verdict, _said(answer.verdict, total, limit), answer.reason, total, limit, items
-    )
+    cost = answer.cost if answer.run and answer.run.hours else None
+    run = "" if cost is None or answer.run is None else _run(answer.run.hours, cost.total, cost.currency)
+    said = _said(answer.verdict, total, limit) + run
+    return Summary(what(answer.job), where, answer.verdict, said, answer.reason, total, limit, items)
 
 
 def _of_way(asked: Asked, way: str) -> Summary:
@@ -82,8 +87,12 @@ def _of_way(asked: Asked, way: str) -> Summary:
     if isinstance(found, Done):
         memory, verdict, job = found.judged.memory, found.judged.verdict, found.judged.job
         limit = offered(memory.capacity_bytes, job)
-        said = _said(verdict.verdict, memory.total_bytes, limit)
         items = job_items(job.model_dump(mode="json"))
+        said = _said(verdict.verdict, memory.total_bytes, limit)
+        if job.task == "train" and asked.get("tokens"):
+            whole = fit(model, on, False, **asked.numbers(*LENGTHS), task=way, tokens=asked.get("tokens"))
+            said += _run(whole.rows[0].hours, whole.rows[0].total, whole.rent.currency if whole.rent else "")
+            items.append(("training.tokens", asked.get("tokens")))
         return Summary(name, on, verdict.verdict, said, verdict.reason, memory.total_bytes, limit, items)
     items = [("model", model), ("on", on)]
     if isinstance(found, TooMuch):
@@ -94,19 +103,26 @@ def _of_way(asked: Asked, way: str) -> Summary:
 
 def _of_all(asked: Asked) -> Summary:
     model, on = needed(asked, "model"), needed(asked, "on")
-    found = fit(model, on, False, **asked.numbers(*LENGTHS))
+    found = fit(model, on, False, **asked.numbers(*LENGTHS), tokens=asked.get("tokens") or None)
     good, known = sum(bool(row.fits) for row in found.rows), sum(row.fits is not None for row in found.rows)
     verdict = "unknown" if not known else "fits" if good == len(found.rows) else "tight" if good else "does not fit"
     said = f"{good} of {len(found.rows)} usual ways fit" if known else "unknown"
-    reason = "; ".join(map(_of_row, found.rows))
+    currency = found.rent.currency if found.rent else ""
+    reason = "; ".join(_of_row(row, currency) for row in found.rows)
     if found.rent:
         reason += f". Rents from {found.rent.price_per_hour} {found.rent.currency} an hour"
-    return Summary(f"Use {found.model}", on, verdict, said, reason, items=[("model", model), ("on", on)])
+    items = [(name, asked.get(name)) for name in ("model", "on", *LENGTHS, "tokens") if asked.get(name)]
+    return Summary(f"Use {found.model}", on, verdict, said, reason, items=items, rows=found.rows, currency=currency)
 
 
-def _of_row(row: FitRow) -> str:
+def _of_row(row: FitRow, currency: str) -> str:
     speed = "" if row.tokens_per_second is None else f", {row.tokens_per_second:,.0f} tokens/s"
-    return f"{row.way}: {row.verdict}{speed}"
+    return f"{row.way}: {row.verdict}{speed}{_run(row.hours, row.total, currency)}"
+
+
+def _run(hours: float | None, total: str | None, currency: str) -> str:
+    """How long a training run takes and what it costs, to go on with; nothing where it is not known."""
+    return "" if hours is None else f" · {hours:,.1f} h" + (f", {total} {currency}" if total else "")
 
 
 def _said(verdict: str, total: int, limit: int | None) -> str:

@@ -22,7 +22,8 @@ from ..problems import MEDIA_TYPE
 from ..settings import settings
 
 router = APIRouter(tags=["embedding"])
-WIDTH, HEIGHT = 640, 280
+WIDTH, HEIGHT, HEIGHT_OF_ALL = 640, 280, 520
+"""Pixels of a frame: of one answer, and of every usual way."""
 LASTS = 86400
 MOST_FIELDS = 100
 NONE_OF_OURS = "this is no address of an answer of this service"
@@ -104,7 +105,7 @@ async def oembed(
     request: Request,
     url: Annotated[str, Query(max_length=4000, description="of a page of this service that has an answer")],
     maxwidth: Annotated[int, Query(ge=1, le=10_000)] = WIDTH,
-    maxheight: Annotated[int, Query(ge=1, le=10_000)] = HEIGHT,
+    maxheight: Annotated[int, Query(ge=1, le=10_000)] = HEIGHT_OF_ALL,
     format: Annotated[str, Query(max_length=20, description="json")] = "json",
 ) -> Response:
     """The frame in which a page's answer is embedded (oEmbed 1.0). 404 where the address is no answer of this service."""
@@ -112,7 +113,8 @@ async def oembed(
         raise HTTPException(501, "oEmbed is answered in JSON alone")
     here = settings().address or f"{request.url.scheme}://{request.url.netloc}"
     items = _asked(url, here)
-    width, height, fields = min(maxwidth, WIDTH), min(maxheight, HEIGHT), dict(items)
+    fields = dict(items)
+    width, height = min(maxwidth, WIDTH), min(maxheight, HEIGHT if {"task", "way", "method"} & {*fields} else HEIGHT_OF_ALL)
     title = f"Will it fit? {fields['model']}" + (f" on {fields['on']}" if fields.get("on") else "")
     attributes = f'src="{escape(here + link("embed", items))}" title="{escape(title)}" width="{width}" height="{height}"'
     frame = f'<iframe {attributes} style="border:0;max-width:100%" loading="lazy"></iframe>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -10,6 +10,7 @@ from fastapi.responses import PlainTextResponse
 from estimator.exchange.ask import TO
 from estimator.exchange.found import Found
 from estimator.planner.answers import Differences, Fixes
+from estimator.planner.check import Checked
 
 from .. import documentation
 from ..asking import ask
@@ -57,9 +58,26 @@ async def request_resources(
 @router.post(
     "/v1/fix", tags=["exchange"], response_class=Response, responses=answers(Fixes), openapi_extra=documentation.IMPORT_BODY
 )
-async def fix(request: Request, on: On = None, model: OfModel = None, given: From = None) -> Response:
+async def fix(request: Request, on: On = None, model: OfModel = None, given: From = None, release: Release = None) -> Response:
     """The smallest edits that make a file's job fit, in the file's own keys, each fix with a patch; nothing is written."""
-    return await ask(request, "fix", text=body(request), on=on, model=model, given=given)
+    return await ask(request, "fix", text=body(request), on=on, model=model, given=given, release=release)
+
+
+@router.post(
+    "/v1/check",
+    tags=["exchange"],
+    response_class=Response,
+    responses=answers(Checked, "text/plain"),
+    openapi_extra=documentation.CHECK_BODY,
+)
+async def check(
+    request: Request,
+    on: On = None,
+    model: OfModel = None,
+    format: Annotated[Literal["json", "text", "markdown", "github", "gitlab", "sarif"], Query(description="its form")] = "json",
+) -> Response:
+    """Whether the jobs of several files fit, as a gate asks; `format` gives what GitHub, GitLab or a reader takes."""
+    return await ask(request, "check", body=body(request), on=on, model=model, form=format)
 
 
 @router.post(

@@ -16,8 +16,10 @@ from ..page import render_refusal, render_words
 from ..problems import MEDIA_TYPE
 
 router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
-VIEWS = ("", "which", "models", "timeline", "what-if", "limit", "compare", "cost")
+VIEWS = ("", "which", "models", "plan", "replicas", "timeline", "what-if", "limit", "compare", "cost", "explain", "along")
 """Pages whose question is in their address."""
+SENT = ("file", "explain")
+"""Pages whose question is a form that is sent."""
 MOST_FIELDS = 100
 """Of a form that is sent."""
 FOLDER = Path(__file__).parents[1] / "static"
@@ -39,15 +41,19 @@ async def file(request: Request) -> Response:
     return await _asked(request, "file", [])
 
 
-@router.post("/file")
-async def read(request: Request) -> Response:
-    """What a file that was sent by the form says, and whether it fits."""
+async def _sent(request: Request) -> Response:
+    """The answer to a form that was sent: a file, or what was measured."""
+    view = request.url.path.rpartition("/")[2]
     text = request.scope[BODY].decode("utf-8", "replace")
     try:
         items = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
-        return HTMLResponse(render_refusal("file", [], 422, f"a form has {MOST_FIELDS} fields at most"), 422)
-    return await _asked(request, "file", items)
+        return HTMLResponse(render_refusal(view, [], 422, f"a form has {MOST_FIELDS} fields at most"), 422)
+    return await _asked(request, view, items)
+
+
+for view in SENT:
+    router.add_api_route(f"/{view}", _sent, methods=["POST"], name=f"{view} sent")
 
 
 @router.get("/words")

@@ -13,7 +13,7 @@ from estimator.planner.replicas_answer import Replicas
 from .. import documentation
 from ..asking import ask
 from ..documentation import answers
-from .parameters import Gpus, Sold, Under, Within, body
+from .parameters import Gpus, Sold, Under, Within, body, items
 
 TOP = 6
 """Ways that are told in full, unless others are asked for."""
@@ -21,23 +21,50 @@ router = APIRouter()
 Settings = Annotated[list[Annotated[str, Query(max_length=200)]], Query(max_length=16)]
 
 
-@router.post(
-    "/v1/plan", tags=["questions"], response_class=Response, responses=answers(Plan), openapi_extra=documentation.JOB_BODY
+OnAny = Annotated[str | None, Query(max_length=200, description="hardware, in place of the job's own; any: what can be rented")]
+Allowed = Annotated[Settings, Query(description="may change, though it changes what is computed; repeatable")]
+Denied = Annotated[Settings, Query(description="fields, or values, that are left as they are; repeatable")]
+Kept = Annotated[bool, Query(description="a step has exactly the job's sequences")]
+Ways = Annotated[int, Query(ge=1, le=20, description="ways at most")]
+
+
+@router.get(
+    "/v1/plan", tags=["questions"], response_class=Response, responses=answers(Plan), openapi_extra=documentation.ESTIMATE_QUERY
 )
 async def plan(
     request: Request,
-    on: Annotated[str | None, Query(description="hardware, in place of the job's own; any: what can be rented")] = None,
+    on: OnAny = None,
     within: Within = None,
     under: Under = None,
-    allow: Settings = [],  # noqa: B006 (FastAPI copies it)
-    deny: Settings = [],  # noqa: B006
-    keep_global_batch: bool = False,
+    allow: Allowed = [],  # noqa: B006 (FastAPI copies it)
+    deny: Denied = [],  # noqa: B006
+    keep_global_batch: Kept = False,
     memory: Sold = None,
     max_gpus: Gpus = MOST_GPUS,
-    top: Annotated[int, Query(ge=1, le=20, description="ways at most")] = TOP,
+    top: Ways = TOP,
 ) -> Response:
-    """The ways to train that none beats in money, time and memory left, and why what is near them is worse. `allow` and `deny`
-    are fields, with or without values, and may be repeated."""
+    """The best ways to train a job, its fields given by their dotted names, as for an estimate."""
+    limits = {"within": within, "under": under, "allow": allow, "deny": deny, "keep_global_batch": keep_global_batch}
+    wanted = {**limits, "memory": memory, "max_gpus": max_gpus, "top": top}
+    return await ask(request, "plan", job=items(request, "on", *wanted), on=on, wanted=wanted)
+
+
+@router.post(
+    "/v1/plan", tags=["questions"], response_class=Response, responses=answers(Plan), openapi_extra=documentation.JOB_BODY
+)
+async def plan_job(
+    request: Request,
+    on: OnAny = None,
+    within: Within = None,
+    under: Under = None,
+    allow: Allowed = [],  # noqa: B006
+    deny: Denied = [],  # noqa: B006
+    keep_global_batch: Kept = False,
+    memory: Sold = None,
+    max_gpus: Gpus = MOST_GPUS,
+    top: Ways = TOP,
+) -> Response:
+    """The ways to train that none beats in money, time and memory left, and why what is near them is worse."""
     limits = {"within": within, "under": under, "allow": allow, "deny": deny, "keep_global_batch": keep_global_batch}
     wanted = {**limits, "memory": memory, "max_gpus": max_gpus, "top": top}
     return await ask(request, "plan", job=body(request), on=on, wanted=wanted)

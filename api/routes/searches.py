@@ -166,17 +166,32 @@ async def fitting(
     return await ask(request, "fitting", on=on, task=task, limits=limits)
 
 
+Money = Annotated[
+    Decimal | None, Query(gt=0, le=10**12, max_digits=24, allow_inf_nan=False, description="in the offers' currency")
+]
+Hours = Annotated[float | None, Query(gt=0, le=10**9, allow_inf_nan=False, description="of the run, by the clock")]
+
+
+@router.get(
+    "/v1/budget",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Budget),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def budget(
+    request: Request, max_cost: Money = None, max_hours: Hours = None, max_gpus: Gpus = MOST_GPUS, top: Top = 20
+) -> Response:
+    """Every way to rent what a job needs, its fields given by their dotted names, as for an estimate; cheapest first."""
+    job = items(request, "max_cost", "max_hours", "max_gpus", "top")
+    return await ask(request, "budget", job=job, cost=max_cost, hours=max_hours, gpus=max_gpus, top=top)
+
+
 @router.post(
     "/v1/budget", tags=["questions"], response_class=Response, responses=answers(Budget), openapi_extra=documentation.JOB_BODY
 )
-async def budget(
-    request: Request,
-    max_cost: Annotated[
-        Decimal | None, Query(gt=0, le=10**12, max_digits=24, allow_inf_nan=False, description="in the offers' currency")
-    ] = None,
-    max_hours: Annotated[float | None, Query(gt=0, le=10**9, allow_inf_nan=False, description="of the run, by the clock")] = None,
-    max_gpus: Annotated[int, Query(ge=1, le=2**17)] = MOST_GPUS,
-    top: Annotated[int, Query(ge=1, le=1000, description="rows at most")] = 20,
+async def budget_job(
+    request: Request, max_cost: Money = None, max_hours: Hours = None, max_gpus: Gpus = MOST_GPUS, top: Top = 20
 ) -> Response:
     """Every way to rent what a training job needs, cheapest first; `hardware.gpu` and `hardware.rent` of the job narrow them."""
     return await ask(request, "budget", job=body(request), cost=max_cost, hours=max_hours, gpus=max_gpus, top=top)

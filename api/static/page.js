@@ -147,10 +147,11 @@ for (const svg of all(".timeline svg")) {
 
 // A file that is dropped, or chosen, is put into the field, where it can be read before it is sent.
 for (const form of all("form.drop")) {
-  const text = form.querySelector("textarea");
   const most = 200 * 1024;
-  const put = async (file) => {
+  const boxes = all(".pasted", form);
+  const put = async (box, file) => {
     if (!file) return;
+    const text = box.querySelector("textarea");
     const small = file.size <= most;
     text.setCustomValidity(small ? "" : `${file.name} has ${Math.round(file.size / 1024)} KiB; a file of settings has at most 200`);
     if (small) {
@@ -159,8 +160,11 @@ for (const form of all("form.drop")) {
     }
     text.reportValidity();
   };
-  text.addEventListener("input", () => text.setCustomValidity(""));
-  form.querySelector("#f-pick").addEventListener("change", (event) => put(event.target.files[0]));
+  for (const box of boxes) {
+    const text = box.querySelector("textarea");
+    text.addEventListener("input", () => text.setCustomValidity(""));
+    box.querySelector("[type=file]").addEventListener("change", (event) => put(box, event.target.files[0]));
+  }
   for (const kind of ["dragenter", "dragover"]) {
     form.addEventListener(kind, (event) => {
       event.preventDefault();
@@ -171,6 +175,9 @@ for (const form of all("form.drop")) {
   form.addEventListener("drop", (event) => {
     event.preventDefault();
     form.classList.remove("over");
-    put(event.dataTransfer.files[0]);
+    put(event.target.closest(".pasted") ?? boxes[0], event.dataTransfer.files[0]);
   });
 }
+
+// What is put into other pages has this service's address.
+for (const one of all(".here")) one.textContent = one.textContent.replaceAll(one.dataset.host, location.origin);

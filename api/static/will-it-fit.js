@@ -1,8 +1,7 @@
 // <will-it-fit model="qwen3-8b" on="rtx-4090"></will-it-fit>: whether a model fits, in a page of yours.
-// Attributes: model, on; job (fields of one job, as in an address: "task=train&training.adapter.rank=16"; without it, every usual way);
-// server (where willitfit runs; without it, where this file is from); theme (light or dark; without it, as the reader has it);
-// edit (lets the reader ask about other hardware). What is within the element is shown until there is an answer, and if there is none.
-// Events: "will-it-fit" with the answer as its detail, "will-it-fit-error" with the problem. No dependency.
+// Attributes: model, on; tokens (of a run, for its hours and cost); job (fields of one job, as in an address; without it, every usual way);
+// server (without it, where this file is from); theme (light or dark); edit (the reader may ask about other hardware).
+// Events: "will-it-fit" with the answer, "will-it-fit-error" with the problem.
 
 const HOME = new URL("..", import.meta.url).href;
 const TONES = { fits: "good", tight: "some", "does not fit": "bad" };
@@ -15,8 +14,8 @@ const STYLE = `
 p { margin: .3rem 0 0; } .title { margin: 0; font-size: 1.05rem; font-weight: 600; } .small { color: var(--faint); font-size: .85rem; }
 a { color: var(--accent); } .good { color: var(--good); } .some { color: var(--some); } .bad { color: var(--bad); } b { white-space: nowrap; }
 table { border-collapse: collapse; width: 100%; margin-top: .5rem; font-size: .92rem; }
-caption { text-align: left; font-weight: 600; font-size: 1.05rem; } th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-top: 1px solid var(--line); vertical-align: top; }
-thead th { color: var(--faint); font-weight: 500; border: 0; } tbody th { font-weight: 500; } .n { white-space: nowrap; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-weight: 600; font-size: 1.05rem; } th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-top: 1px solid var(--line); vertical-align: top; }
+thead th { color: var(--faint); font-weight: 500; border: 0; } tbody th { font-weight: 500; } tr { overflow-wrap: normal; } .n { white-space: nowrap; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: .6rem; margin-top: .5rem; background: var(--line); border-radius: .3rem; } svg rect { fill: currentColor; } svg line { stroke: var(--ink); stroke-width: 2; }
 form[hidden] { display: none; } form:not([hidden]) { display: flex; flex-wrap: wrap; gap: .5rem; align-items: end; margin-top: .6rem; } label { font-size: .85rem; color: var(--faint); }
 input, button { font: inherit; color: var(--ink); background: var(--ground); border: 1px solid #80858d; border-radius: .3rem; padding: .3rem .5rem; } input { display: block; width: 11rem; max-width: 100%; box-sizing: border-box; }
@@ -26,6 +25,7 @@ const SHEET = new CSSStyleSheet(); // which a page's policy on styles lets throu
 SHEET.replaceSync(STYLE);
 
 const speed = (row) => (row.tokens_per_second === null ? "" : Math.round(row.tokens_per_second).toLocaleString("en"));
+const run = (hours, total, currency) => (hours === null ? "" : `${hours.toFixed(1)} h${total ? `, ${total} ${currency}` : ""}`);
 const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 
 // An element with its attributes and what is within: text is text, never HTML.
@@ -50,6 +50,7 @@ function bar(total, edge, tone) {
 function ofJob(answer, question) {
   const { total_bytes: total, capacity_bytes: edge } = answer.memory;
   const found = [make("p", { class: "title", part: "title" }, `${question}: `, verdict(answer.verdict)), bar(total, edge, TONES[answer.verdict] ?? ""), make("p", {}, answer.reason)];
+  if (answer.run?.hours) found.push(make("p", {}, `The run: ${run(answer.run.hours, answer.cost?.total, answer.cost?.currency)}`));
   if (!answer.fits && answer.suggestions.length) found.push(make("p", { class: "small" }, answer.suggestions[0]));
   return found;
 }
@@ -57,12 +58,13 @@ function ofJob(answer, question) {
 // Every usual way of using a model on some hardware.
 function ofWays(fit) {
   const timed = fit.rows.some((row) => row.tokens_per_second !== null);
+  const runs = fit.rows.some((row) => row.hours !== null);
   const more = fit.rows.some((row) => row.would_fit_with || row.problem);
   const rows = fit.rows.map((row) =>
     make("tr", {}, make("th", { scope: "row" }, row.way), make("td", {}, verdict(row.verdict)),
-      make("td", { class: "n" }, row.total_bytes === null ? "" : gib(row.total_bytes)), ...(timed ? [make("td", { class: "n wide" }, speed(row))] : []),
+      make("td", { class: "n" }, row.total_bytes === null ? "" : gib(row.total_bytes)), ...(timed ? [make("td", { class: "n wide" }, speed(row))] : []), ...(runs ? [make("td", {}, run(row.hours, row.total, fit.rent?.currency))] : []),
       ...(more ? [make("td", { class: "wide small" }, row.would_fit_with || row.problem)] : [])));
-  const heads = [["Way"], ["Verdict"], ["Per GPU"], ...(timed ? [["Tokens/s", "wide"]] : []), ...(more ? [["Would fit with", "wide"]] : [])];
+  const heads = [["Way"], ["Verdict"], ["Per GPU"], ...(timed ? [["Tokens/s", "wide"]] : []), ...(runs ? [["The run"]] : []), ...(more ? [["Would fit with", "wide"]] : [])];
   const head = make("tr", {}, ...heads.map(([text, kind = ""]) => make("th", { scope: "col", class: kind }, text)));
   const table = make("table", {}, make("caption", {}, `Does ${fit.model} fit on ${fit.hardware}?`), make("thead", {}, head), make("tbody", {}, ...rows));
   if (!fit.rent) return [table];
@@ -71,7 +73,7 @@ function ofWays(fit) {
 }
 
 class WillItFit extends HTMLElement {
-  static observedAttributes = ["model", "on", "job", "server", "theme", "edit"];
+  static observedAttributes = ["model", "on", "tokens", "job", "server", "theme", "edit"];
   #box = make("div", { class: "box", part: "box" });
   #said = make("div", { "aria-live": "polite" });
   #form = make("form", { hidden: "" });
@@ -129,6 +131,7 @@ class WillItFit extends HTMLElement {
     const fields = new URLSearchParams(this.getAttribute("job") ?? "");
     for (const name of ["model", "on"]) if (this.getAttribute(name)) fields.set(name, this.getAttribute(name));
     const one = fields.has("task");
+    if (this.getAttribute("tokens")) fields.set(one ? "training.tokens" : "tokens", this.getAttribute("tokens"));
     this.#box.setAttribute("aria-busy", "true");
     if (!this.#said.hasChildNodes()) this.#said.append(make("slot", {}, "…"));
     try {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange import is_configuration
 from estimator.hardware.parse import read_hardware
 from estimator.planner.answers import Edit, Fix, Fixes
-from estimator.planner.fix import fix_file
+from estimator.planner.fix import fix, fix_file
 
 CANNOT_SAY = 2
 NO_JOB = "is no job, and no file of a framework that is known"
@@ -64,7 +64,17 @@ def check_files(paths: Iterable[str | Path], on: str | None = None, model: str |
     """
     if on is not None:
         read_hardware(on)
-    files = [_checked(Path(path), on, model) for path in paths]
+    return _together([_checked(Path(path), on, model) for path in paths])
+
+
+def check_texts(files: Mapping[str, str], on: str | None = None, model: str | None = None) -> Checked:
+    """The same of texts by the names of their files; nothing is read beside them."""
+    if on is not None:
+        read_hardware(on)
+    return _together([_of_text(Path(name), text, on, model) for name, text in files.items()])
+
+
+def _together(files: list[CheckedFile]) -> Checked:
     verdicts = {file.verdict for file in files}
     fits = False if "does not fit" in verdicts else None if verdicts & {"unknown", "refused"} else True
     return Checked(fits=fits, files=files, versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION))
@@ -76,13 +86,28 @@ def _checked(path: Path, on: str | None, model: str | None) -> CheckedFile:
     try:
         if not is_configuration(path):
             return _row(path, "skipped", NO_JOB)
-        found = fix_file(path, on, model)
-    except NoJob:
-        return _row(path, "skipped", NO_JOB)
+        return _found(path, fix_file(path, on, model))
     except WillItFitError as error:
-        if isinstance(error, Unreadable) and _names_no_model(path):
-            return _row(path, "skipped", f"names no model, and cannot be read: {error.message}")
-        return _row(path, "refused", str(error), error=error.code)
+        return _refused(path, error, _names_no_model(path))
+
+
+def _of_text(name: Path, text: str, on: str | None, model: str | None) -> CheckedFile:
+    try:
+        return _found(name, fix(text.encode("utf-8", "replace"), on, model))
+    except WillItFitError as error:
+        return _refused(name, error, "model" not in text.lower())
+
+
+def _refused(path: Path, error: WillItFitError, no_model: bool) -> CheckedFile:
+    """What is no job is skipped, and so is what cannot be read and names no model."""
+    if isinstance(error, NoJob):
+        return _row(path, "skipped", NO_JOB)
+    if isinstance(error, Unreadable) and no_model:
+        return _row(path, "skipped", f"names no model, and cannot be read: {error.message}")
+    return _row(path, "refused", str(error), error=error.code)
+
+
+def _found(path: Path, found: Fixes) -> CheckedFile:
     verdict: Literal["fits", "does not fit", "unknown"]
     verdict = "unknown" if found.fits is None else "fits" if found.fits else "does not fit"
     return _row(path, verdict, found.reason if found.capacity_bytes else NO_HARDWARE, found=found)

@@ -41,9 +41,11 @@ def fix_file(
     return found
 
 
-def fix(data: bytes, on: str | None = None, model: str | None = None, given: str | None = None) -> Fixes:
-    """The same for a file's bytes; nothing is read beside it."""
-    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
+def fix(
+    data: bytes, on: str | None = None, model: str | None = None, given: str | None = None, release: str | None = None
+) -> Fixes:
+    """The same for a file's bytes; nothing is read beside it. `release`: of its framework, whose defaults are taken."""
+    around = Surroundings(hardware=read_hardware(on).hardware if on else None, release=release)
     return _fixes(original(data, "file"), "file", given, model, around)[0]
 
 

@@ -173,8 +173,12 @@ def _reason(search: PlanSearch, ways: int) -> str:
     if not search.complete:
         return f"ended before any was found that does it, with {settled:,} of {candidates:,} candidates settled"
     if _untried(found):
-        every = "every candidate was refused" if not found.nearest else "every candidate that may fit was refused"
-        return f"{every}: {found.refusals.most_common(1)[0][0]}"
+        every = "every candidate"
+        if found.nearest:
+            every += " that may fit"
+        elif found.counts["settled"] > found.counts["refused"]:
+            every += " that may be within the limits"
+        return f"{every} was refused: {found.refusals.most_common(1)[0][0]}"
     if found.counts["beyond"] or not found.nearest:
         return "what fits is beyond the limits"
     return f"nothing fits; nearest to it, {found.nearest[1]}"

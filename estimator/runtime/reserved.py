@@ -25,6 +25,8 @@ class Reserved:
     held_bytes: int
 
 
+LARGEST = 2**63
+"""Bytes from which on no computer addresses a storage; a job may still ask for one, and does not fit."""
 KEPT = 64
 """How many runs are remembered with what was found of them."""
 _known: dict[tuple[bytes, int, bool, int | None], Reserved | int] = {}
@@ -68,7 +70,10 @@ def _question(tape: Tape) -> bytes:
     slots = [(one.repeat, one.total, None if one.parent is None else place[one.parent]) for one in place]
     marks = [(mark.start, None if mark.slot is None else place[mark.slot]) for mark in tape.marks]
     phases = [(phase.start, phase.name, phase.aside) for phase in tape.phases]
-    numbers = b"".join(array("q", one).tobytes() for one in (tape.events, tape.sizes))
+    if max(tape.sizes, default=0) < LARGEST:
+        numbers = b"".join(array("q", one).tobytes() for one in (tape.events, tape.sizes))
+    else:
+        numbers = repr((tape.events, tape.sizes)).encode()
     return blake2b(
         numbers + repr((tape.components, tape.streams, sorted(tape.late), slots, marks, phases, tape.stop)).encode(),
         digest_size=16,

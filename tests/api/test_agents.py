@@ -20,6 +20,7 @@ from tests.jobs import ROOT
 pytestmark = pytest.mark.slow
 
 TOOLS = {"fit", "which", "estimate", "limit", "plan", "budget", "read_config", "find_models", "find_gpus"}
+TOOLS |= {"replicas", "what_if", "fix", "explain"}
 JOB = {"model": "gpt2", "hardware": {"gpu": "t4"}, "training": {"tokens": "1B"}}
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"model": "gpt2", "on": "t4", "tokens": "1B"}),
@@ -32,6 +33,13 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("budget", {"job": {**JOB, "hardware": {"gpu": "h100"}}, "max_cost": 100, "top": 2}),
     ("plan", {"job": JOB, "on": "rtx-4090"}),
     ("read_config", {"text": "base_model: llama-3-8b\nadapter: lora\nsequence_len: 512\nbf16: true\n"}),
+    ("replicas", {"model": "llama-3.1-8b", "requests": 1, "on": "h100", "ttft": 0.5}),
+    ("what_if", {"job": JOB, "changes": ["training.sequence_length=128..512", "training.optimizer=sgd,adamw"]}),
+    ("fix", {"text": "model: gpt2\ntraining:\n  micro_batch_size: 256\n", "on": "rtx-4090"}),
+    (
+        "explain",
+        {"job": JOB, "measured": "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.6 GiB"},
+    ),
     ("find_models", {"search": "llama 3 8b"}),
     ("find_gpus", {"search": "24GB ada", "top": 3}),
 ]
@@ -40,6 +48,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("estimate", {"job": {"model": "gpt2", "training": {"optimiser": "sgd"}}}, "Did you mean 'optimizer'"),
     ("estimate", {"job": {"model": "/etc/passwd.json"}}, "files cannot be named here"),
     ("fit", {"model": "gpt2"}, "on"),
+    ("what_if", {"job": JOB, "changes": ["training.sequence_length=1..1000:1"]}, "more than 64"),
+    ("explain", {"job": JOB, "measured": "all is well"}, "measured"),
 ]
 
 

@@ -28,6 +28,9 @@ LIKE_OTHERS = {
     "no model",
     "other hardware",
     "timeline of a server",
+    "no way",
+    "copies of what",
+    "along to axolotl",
 }
 """Pages that have nothing that another page does not have."""
 DESCRIPTIONS = {"for programs": "/docs", "problems": "/problems", "unknown": "/?model=mine-9b&on=24GB"}
@@ -199,6 +202,40 @@ def test_a_file_is_dropped(opened: Opened) -> None:
     page.get_by_role("link", name="This job as a link").click()
     assert "training.adapter.rank=16" in page.url
     expect(page.get_by_role("heading", level=1)).to_contain_text("it does not fit")
+
+
+def test_a_message_is_explained_for_the_file_that_was_dropped(opened: Opened) -> None:
+    page = opened("/explain", viewport=NARROW)
+    page.evaluate(DROP, [page.locator("#f-text").element_handle(), AXOLOTL, "axolotl.yaml"])
+    expect(page.locator("#f-text")).to_have_value(AXOLOTL)
+    expect(page.locator("#f-measured")).to_have_value("")
+    page.get_by_label("What was measured").fill(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"
+    )
+    page.get_by_role("combobox", name="Hardware, if the file names none").fill("rtx-4090")
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="What explains it?").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("with LoRA on rtx-4090: explained")
+    assert_sound(page)
+    page.get_by_role("link", name="Answer", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("it does not fit")
+
+
+def test_from_the_best_way_to_train_to_its_file(opened: Opened) -> None:
+    page = opened("/plan")
+    page.get_by_role("combobox", name="Model").fill("gpt2")
+    page.get_by_role("combobox", name="Hardware").fill("rtx-4090")
+    page.get_by_label("How it is trained").select_option("lora")
+    page.get_by_role("textbox", name="Tokens in all").fill("10M")
+    page.get_by_role("button", name="How to train it?").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("The best ways to fine-tune gpt2 with LoRA on rtx-4090")
+    page.get_by_role("table").get_by_role("link", name="1 × rtx-4090").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Fine-tune gpt2 with LoRA on rtx-4090: it fits")
+    page.get_by_role("link", name="Take it along").click()
+    page.get_by_role("link", name="slurm").click()
+    expect(page.get_by_role("region", name="For slurm")).to_contain_text("#SBATCH --nodes=1")
+    host = page.url.partition("/along")[0]
+    expect(page.get_by_role("region", name="A badge")).to_contain_text(f"({host}/badge.svg?task=train")
 
 
 def test_a_file_that_is_none_of_settings_is_not_sent(opened: Opened) -> None:

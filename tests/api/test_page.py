@@ -69,6 +69,20 @@ PAGES = {
     "models": "/models",
     "which model": "/models?on=8GB&task=serve-4bit&search=smollm",
     "no model": "/models?on=8GB&task=full-mixed&search=mixtral",
+    "plan": "/plan",
+    "best ways": "/plan?model=gpt2&method=lora&on=rtx-4090&training.tokens=10M",
+    "no way": "/plan?model=llama-3-70b&method=full-mixed&on=rtx-4090&training.tokens=1B",
+    "no price of a way": "/plan?task=train&model=gpt2&on=24GB",
+    "replicas": "/replicas",
+    "copies": "/replicas?model=llama-3.1-8b&requests=10&ttft=0.5&tpot=0.03&on=8xH100",
+    "too slow": "/replicas?model=llama-3.1-70b&requests=1&on=rtx-4090",
+    "copies of a job": "/replicas?task=serve&model=qwen3-8b&on=rtx-4090&requests=0.5",
+    "copies of what": "/replicas?task=serve&model=qwen3-8b&on=rtx-4090",
+    "explain": "/explain",
+    "explain a job": f"/explain?{JOB}",
+    "along": f"/along?{JOB}",
+    "along to axolotl": "/along?task=train&model=gpt2&on=rtx-4090&training.loss=fused&to=axolotl",
+    "along to a scheduler": "/along?task=serve&model=qwen3-8b&on=rtx-4090&to=slurm",
     "file": "/file",
     "words": "/words",
     "no job": "/timeline",
@@ -167,6 +181,9 @@ def test_links_of_an_answer_are_answered(path: str) -> None:
         ("compared", "Train gpt2 on rtx-4090, or train gpt2 on h100?"),
         ("which card", "Which GPU? Fine-tune gpt2 with LoRA"),
         ("which model", "Which models fit on 8GB? Serve them in 4 bits"),
+        ("best ways", "The best ways to fine-tune gpt2 with LoRA on rtx-4090"),
+        ("copies", "How many copies of llama-3.1-8b bear 10 requests a second?"),
+        ("along to a scheduler", "Serve qwen3-8b in bf16 with vLLM on rtx-4090: for slurm"),
     ],
 )
 def test_title_and_heading_repeat_the_question(name: str, heading: str) -> None:
@@ -174,6 +191,20 @@ def test_title_and_heading_repeat_the_question(name: str, heading: str) -> None:
     assert " ".join(found.texts["h1"].split()).startswith(heading)
     assert found.texts["title"].endswith(" · Will it fit?")
     assert found.texts["title"].startswith(heading.rpartition("?")[0] or heading)
+
+
+@pytest.mark.parametrize("name", ["best ways", "copies", "cost of a run"])
+def test_a_page_is_what_its_json_says(name: str) -> None:
+    found = page(PAGES[name])
+    (address,) = (href for href in found.links() if href.startswith("/v1/"))
+    answer = client.get(address)
+    assert answer.status_code == 200, answer.text
+    rows = answer.json()["rows"]
+    assert rows
+    hrefs = [unescape(href) for href in re.findall(r'<th scope="row"><a href="([^"]+)"', client.get(PAGES[name]).text)]
+    for href, row in zip(hrefs, rows, strict=False):
+        job, total = estimate(job_mapping(parse_qsl(urlsplit(href).query))), estimate(row["job"])
+        assert job.memory == total.memory, href
 
 
 def test_the_question_comes_first_then_the_verdict() -> None:

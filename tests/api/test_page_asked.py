@@ -157,6 +157,14 @@ def test_the_form_keeps_what_was_asked() -> None:
         ("/cost?model=gpt2&method=lora&training.tokens=10M&max_cost=much", 422, "write a number such as 500"),
         ("/cost?model=gpt2&method=lora&training.tokens=10M&max_cost=nan", 422, "write a number such as 500"),
         ("/which?model=gpt2&task=dance", 422, "write serve"),
+        ("/plan?model=gpt2&method=lora&on=t4&within=soon", 422, "write 24h"),
+        ("/plan?model=gpt2&method=prayer", 422, "write qlora"),
+        ("/plan?task=serve&model=gpt2", 422, "plans are of training"),
+        ("/replicas?model=gpt2", 422, "say how many requests"),
+        ("/replicas?model=gpt2&requests=many", 422, "write one such as 10"),
+        ("/replicas?model=gpt2&requests=nan", 422, "write one such as 10"),
+        ("/replicas?model=bert-base&requests=1", 422, "not modelled"),
+        (f"/along?{JOB}&to=nowhere", 422, "write deepspeed"),
         ("/which?model=gpt2&task=train", 422, "'train' is no use of a model; write serve"),
         ("/which?model=gpt2&within=soon", 422, "write 24h"),
         ("/models?task=serve", 422, "give the hardware"),
@@ -171,6 +179,85 @@ def test_a_bad_question_gets_a_page_that_says_what_to_write(path: str, status: i
     assert says in found.text
     assert "That could not be read" in found.texts["title"]
     assert [a.get("src") for tag, a in found.tags if tag == "script"] == ["/static/page.js"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        (f"/limit?{JOB}&field=training.precision&bound=min", ("bound", "min")),
+        (f"/what-if?{JOB}&field=training.sequence_length&values=1..1000:1", ("values", "1..1000:1")),
+        (f"/compare?{JOB}&b.on=nothing", ("b.on", "nothing")),
+        (f"/cost?{JOB}&max_cost=much&training.tokens=1M", ("max_cost", "much")),
+        (f"/along?{JOB}&to=nowhere", None),
+    ],
+)
+def test_what_was_wrong_is_asked_again_of_the_same_job(path: str, kept: tuple[str, str] | None) -> None:
+    found = page(path, 422 if "nothing" not in path else 404)
+    assert [href for href in found.links() if urlsplit(href).path == "/timeline"], "the pages of the job are a click away"
+    assert len([tag for tag, _ in found.tags if tag == "h1"]) == 1
+    if kept is None:
+        return
+    name, value = kept
+    fields = {a.get("name"): a.get("value") for tag, a in found.tags if tag == "input"}
+    chosen = [a.get("value") for tag, a in found.tags if tag == "option" and "selected" in a]
+    assert fields.get(name) == value or value in chosen
+
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.02 GiB is free. "
+    "Of the allocated memory 21.30 GiB is allocated by PyTorch, and 812.00 MiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"text": AXOLOTL, "on": "rtx-4090", "measured": MESSAGE},
+        {"task": "train", "model": "llama-3-8b", "on": "rtx-4090", "training.adapter.rank": "16", "measured": MESSAGE},
+    ],
+)
+def test_a_message_is_explained(sent: dict[str, str]) -> None:
+    answer = client.post("/explain", content=urlencode(sent))
+    found = Page(answer.text)
+    assert answer.status_code == 200, answer.text
+    assert found.texts["h1"].endswith("on rtx-4090: explained")
+    job = client.post("/v1/import", params={"on": "rtx-4090"}, content=AXOLOTL).json()["job"] if "text" in sent else None
+    job = job or job_mapping([item for item in sent.items() if item[0] != "measured"])
+    said = client.post("/v1/explain", json={"job": job, "measured": MESSAGE}).json()
+    assert said["verdict"] == "explained"
+    for change in said["changes"]:
+        assert change in found.text
+    for one in said["hypotheses"]:
+        assert one["text"] in found.text
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        ({"text": AXOLOTL, "on": "t4"}, "paste what was measured"),
+        ({"measured": MESSAGE}, "give a model, such as"),
+        ({"measured": MESSAGE, "text": "adapter: lora\nsequence_len: 512\nflash_attention: true\n"}, "no framework is told"),
+        ({"measured": MESSAGE, "text": "adapter: lora\nsequence_len: 512\n", "from": "axolotl"}, "write it into the field Model"),
+        ({"measured": "all is well", "model": "gpt2", "on": "t4"}, "That could not be read"),
+    ],
+)
+def test_what_explains_nothing_is_refused_with_what_to_write(sent: dict[str, str], says: str) -> None:
+    answer = client.post("/explain", content=urlencode(sent))
+    assert answer.status_code == 422
+    assert says in answer.text
+
+
+def test_a_file_is_read_with_the_defaults_of_its_release() -> None:
+    text = "model_name_or_path: meta-llama/Meta-Llama-3-8B\nstage: sft\nfinetuning_type: lora\ncutoff_len: 2048\n"
+    for release in ("", "0.9.1"):
+        answer = client.post("/file", content=urlencode({"text": text, "on": "rtx-4090", "release": release, "do": "fix"}))
+        assert answer.status_code == 200, answer.text
+        assert ("0.9.1" in Page(answer.text).texts.get("ul", "")) is bool(release)
+        params = {"on": "rtx-4090"} | ({"release": release} if release else {})
+        fixes = client.post("/v1/fix", params=params, content=text).json()
+        assert all(one["patch"].splitlines()[-1] in Page(answer.text).text for one in fixes["fixes"])
+    refused = client.post("/file", content=urlencode({"text": text, "on": "rtx-4090", "release": "soon"}))
+    assert refused.status_code == 422
 
 
 def test_a_file_is_read_and_answered() -> None:

@@ -15,6 +15,7 @@ from estimator import Answer, Fit, inspect_model
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.views import listing
+from tests.schemas import of_route
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +95,18 @@ def test_what_is_none_is_a_problem(path: str, status: int, said: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert said in answer.text
+
+
+def test_files_are_checked_as_a_gate_asks() -> None:
+    files = {"train.yaml": "model: gpt2\n", "large.yaml": "model: llama-3-8b\n", "ci.yaml": "on: push\n"}
+    answer = client.post("/v1/check", params={"on": "24GB"}, json={"files": files})
+    assert [file["verdict"] for file in answer.json()["files"]] == ["fits", "does not fit", "skipped"]
+    of_route("POST", "/v1/check").validate(answer.json())
+    said = client.post("/v1/check", params={"on": "24GB", "format": "github"}, json={"files": files})
+    assert said.headers["content-type"] == "text/plain; charset=utf-8"
+    assert said.text.startswith("::error file=large.yaml,line=1,")
+    for body in ({"files": ["train.yaml"]}, {"files": {"a": 1}}, {}, {"files": dict.fromkeys(map(str, range(33)), "")}):
+        assert client.post("/v1/check", json=body).status_code == 422
 
 
 def test_problems_are_explained() -> None:

@@ -80,7 +80,7 @@ def at(address: str, what: str) -> float:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
-    with served(WORKERS="1", QUEUE="1", SECONDS="2", QUICK="0.5", BODY="1", ROOT_PATH="/fit") as (_, address):
+    with served(WORKERS="1", QUEUE="1", SECONDS="2", QUICK="0.5", WAIT="110", BODY="1", ROOT_PATH="/fit") as (_, address):
         yield address
 
 
@@ -170,6 +170,23 @@ def test_memory_is_bounded() -> None:
 
     with pytest.raises(OverBudget, match="memory"):
         asyncio.run(ask(2**20))
+
+
+def test_a_question_that_a_busy_machine_does_not_answer_in_time_is_sent_away_and_not_held_too_costly() -> None:
+    async def ask() -> Any:
+        work = Work(Settings(workers=1, seconds=600, quick=600))
+        await work.start()
+        work.patience = 0.5
+        try:
+            with pytest.raises(Full):
+                await work.ask("estimate", {"job": json.dumps(heavy(60)).encode()})
+            assert work.known == {}
+            work.patience = PATIENCE
+            return await work.ask("estimate", {"job": json.dumps(JOB).encode()})
+        finally:
+            await work.stop()
+
+    assert asyncio.run(ask()).status == 200
 
 
 def test_the_same_question_is_worked_out_once() -> None:

@@ -255,6 +255,7 @@ def test_an_address_of_the_page_of_rest_is_answered(method: str, address: str) -
         "/v1/bottleneck": json.dumps({"job": JOB, "profile": "data_time: 0.2 time: 0.5"}),
         "/v1/calibrate": (ROOT / "docs" / "examples" / "runs.jsonl").read_text(encoding="utf-8"),
         "/v1/admission": json.dumps({"request": {"uid": "1", "object": {}}}),
+        "/v1/check?on=rtx-4090&format=markdown": json.dumps({"files": {"job.json": json.dumps(JOB)}}),
         "/v1/diff?on=rtx-4090": json.dumps({"a": JOB, "b": JOB}),
     }
     body = bodies.get(address, json.dumps(JOB)) if method == "POST" else None

@@ -15,7 +15,7 @@ import pytest
 from estimator.cli.main import main
 from estimator.cli.options import CHECKS
 from estimator.contract.errors import UnknownHardware
-from estimator.planner.check import check_files
+from estimator.planner.check import check_files, check_texts
 from estimator.views.checks import FORMS, MARKER
 from tests.jobs import ROOT, TINY, content
 
@@ -75,6 +75,16 @@ def test_what_would_make_it_fit_is_said_where_it_stands(folder: Path) -> None:
     assert file.total_bytes is not None
     assert file.capacity_bytes is not None
     assert file.total_bytes > file.capacity_bytes
+
+
+def test_texts_are_checked_as_their_files_are(folder: Path) -> None:
+    names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
+    for on in (None, "rtx-4090"):
+        for text, file in zip(check_texts(texts, on).files, check_files(names, on).files, strict=True):
+            assert text.model_copy(update={"reason": text.reason.replace("file:", f"{text.path}:", 1)}) == file
+    with pytest.raises(UnknownHardware, match="rtx-9999"):
+        check_texts({}, "rtx-9999")
 
 
 def test_hardware_that_is_none_is_no_file_s_fault(folder: Path) -> None:

@@ -230,3 +230,16 @@ def test_what_came_back_late_is_not_held_on() -> None:
     del block
     tape.finish()
     assert reserved(tape, 0) == Reserved(144 * MIB, 80 * MIB)
+
+
+def test_a_model_larger_than_any_computer_addresses_does_not_fit() -> None:
+    sizes = {
+        "hidden_size": 2**31,
+        "intermediate_size": 2**31,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 32,
+        "vocab_size": 99,
+    }
+    found = estimate({"model": {"model_type": "llama", **sizes}, "hardware": {"memory": "24GB"}})
+    assert found.verdict == "does not fit"
+    assert found.memory.total_bytes > 2**63
