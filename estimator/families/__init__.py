@@ -74,6 +74,7 @@ FAMILIES = {
     "cohere2_moe": "cohere2_moe",
     "phi": "phi",
     "phi3": "phi3",
+    "phi4_multimodal": "phi4_multimodal",
     "glm": "glm4",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
