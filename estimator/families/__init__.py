@@ -264,6 +264,7 @@ FAMILIES = {
     "wav2vec2": "wav2vec2",
     "hubert": "wav2vec2",
     "wavlm": "wavlm",
+    "parakeet_ctc": "parakeet",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

@@ -48,6 +48,7 @@ ENCODERS = EMBED | {
     "metaclip_2",
     "mpnet",
     "mt5",
+    "parakeet_ctc",
     "pegasus",
     "roberta-prelayernorm",
     "t5",
