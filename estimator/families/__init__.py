@@ -153,6 +153,7 @@ FAMILIES = {
     "pegasus": "marian",
     "t5": "t5",
     "t5gemma": "t5gemma",
+    "t5gemma2": "t5gemma2",
     "mt5": "t5",
     "umt5": "t5",
     "modernbert": "modernbert",
