@@ -52,6 +52,10 @@ class Phi4MultimodalSpec(Phi3Spec):
         return made
 
     @property
+    def depth(self) -> int:
+        return self.num_hidden_layers + self.vision_config.num_hidden_layers
+
+    @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
         return ()
 

@@ -136,6 +136,10 @@ class T5Gemma2Spec(ModelSpec):
         return self
 
     @property
+    def depth(self) -> int:
+        return self.num_hidden_layers + self.encoder.vision_config.num_hidden_layers
+
+    @property
     def intermediate_size(self) -> int:
         """Of the decoder."""
         return self.decoder.intermediate_size
