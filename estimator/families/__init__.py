@@ -74,6 +74,7 @@ FAMILIES = {
     "cohere2_moe": "cohere2_moe",
     "phi": "phi",
     "phi3": "phi3",
+    "phi4_multimodal": "phi4_multimodal",
     "glm": "glm4",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
@@ -152,6 +153,7 @@ FAMILIES = {
     "pegasus": "marian",
     "t5": "t5",
     "t5gemma": "t5gemma",
+    "t5gemma2": "t5gemma2",
     "mt5": "t5",
     "umt5": "t5",
     "modernbert": "modernbert",
@@ -263,6 +265,7 @@ FAMILIES = {
     "wav2vec2": "wav2vec2",
     "hubert": "wav2vec2",
     "wavlm": "wavlm",
+    "parakeet_ctc": "parakeet",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

@@ -55,7 +55,7 @@ class Phi3Spec(PartialRotarySpec):
 SPECS = {"phi3": Phi3Spec}
 
 
-def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def rotate_joined(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """`apply_rotary_pos_emb`: of each head, the first elements are rotated; the rest, which may be none, is joined again."""
     c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
     rotary = cos.shape[-1]
@@ -74,7 +74,7 @@ class Phi3Attention(GroupedQueryAttention):
         self.qkv_proj = build.linear("self_attn.qkv_proj", spec.hidden_size, self.queries + 2 * self.keys)
 
 
-def _split(module: Any, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+def split_heads(module: Any, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
     """Queries, keys and values are views of one tensor, which is held."""
     qkv = module.qkv_proj(hidden)
     q = narrow(qkv, -1, module.queries)
@@ -99,7 +99,7 @@ def phi3(spec: Phi3Spec, build: Builder) -> Decoder:
     join = dropping(build, spec.resid_pdrop)
 
     def layer(_: None) -> PreNorm:
-        attention = Phi3Attention(spec, build, project=_split, rotate=_rotate)
+        attention = Phi3Attention(spec, build, project=split_heads, rotate=rotate_joined)
         return PreNorm(spec, build, attention, FusedGatedMLP(spec, build), join=join)
 
     return Decoder(spec, build, layer, rotary=Phi3Rotary(spec))

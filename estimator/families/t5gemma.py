@@ -23,7 +23,7 @@ from estimator.families.model_output import Held
 from estimator.families.modules import rotary_table, rotate, token_positions
 from estimator.families.rotary import frequencies
 from estimator.families.seq2seq import Seq2SeqLM, shifted_right
-from estimator.families.spec import ModelSpec, Probability, Size
+from estimator.families.spec import DecoderSpec, ModelSpec, Probability, Size
 from estimator.families.windows import FULL, SLIDING, LayerType, causal_masks
 from estimator.tape import dtypes
 from estimator.tape.checkpoint import EVERY
@@ -109,11 +109,11 @@ SPECS = {"t5gemma": T5GemmaSpec}
 
 
 class MLP(GatedMLP):
-    """With dropout before its last layer."""
+    """With dropout of `before` before its last layer."""
 
-    def __init__(self, spec: StackSpec, build: Builder):
+    def __init__(self, spec: DecoderSpec, build: Builder, before: float):
         super().__init__(spec, build)
-        self.before = spec.dropout_rate if build.training else 0.0
+        self.before = before if build.training else 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
         hidden = dropout(self.gated(x, self.gate_proj, self.up_proj), self.before)
@@ -154,7 +154,7 @@ class EncoderLayer(Sandwich):
             spec, build, bias, bias, project=normed_after_all, rotate=rotate, softcap=spec.softcap, causal=decodes
         )
         before, after = norm("pre_self_attn_layernorm"), norm("post_self_attn_layernorm")
-        mlp = MLP(spec, build)
+        mlp = MLP(spec, build, spec.dropout_rate)
         norms = before, after, norm("pre_feedforward_layernorm"), norm("post_feedforward_layernorm")
         super().__init__(attention, mlp, norms, dropping(build, spec.dropout_rate))
 
@@ -245,9 +245,11 @@ class T5Gemma:
 
 
 class CappedSeq2SeqLM(Seq2SeqLM):
-    """Logits go through a tanh, the loss is taken in float32, and the output holds the decoder's hidden states, too."""
+    """Logits go through a tanh where they are `capped`, the loss is taken in float32, and the output may hold the decoder's
+    hidden states, too (`shows`)."""
 
     capped = True
+    shows = True
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         ids, labels = inputs
@@ -262,7 +264,7 @@ class CappedSeq2SeqLM(Seq2SeqLM):
                 logits = mul_scalar(logits)
             wide = to(logits, dtypes.float32)
             loss = cross_entropy(reshape(wide, (-1, wide.shape[-1])), reshape(labels, (-1,)))
-        return loss, (logits, encoded, hidden)
+        return loss, (logits, encoded, hidden) if self.shows else (logits, encoded)
 
 
 def _seq2seq_lm(spec: T5GemmaSpec, build: Builder) -> Seq2SeqLM:

@@ -36,8 +36,8 @@ def ctc(logits: Tensor, labels: Tensor, reduction: str = "sum", zero_infinity: b
 
 
 def _log_softmax(x: Tensor) -> Tensor:
-    """In float32, which float16 becomes within the kernel, and bfloat16 before it (SoftMax.cpp). Saves its result; backward works
-    on a copy of a gradient that is not contiguous (cuda/SoftMax.cu, `host_softmax_backward`)."""
+    """In float32, which float16 becomes within the kernel, and bfloat16 before it (SoftMax.cpp). Saves its result, which is
+    contiguous; the kernel and that of backward work on a copy of what is not (cuda/SoftMax.cu)."""
     half = x.dtype is dtypes.float16
     wide = x if half else to(x, dtypes.float32)
 
@@ -46,7 +46,10 @@ def _log_softmax(x: Tensor) -> Tensor:
         return binary("_log_softmax_backward_data", dense, y, dtypes.float16 if half else dtypes.float32)
 
     node = record("LogSoftmaxBackward", (wide,), (), backward)
-    return attach(node, unary("_log_softmax", wide, dtypes.float32), save=True)
+    dense = contiguous(wide.detach())
+    out = unary("_log_softmax", dense, dtypes.float32)
+    del dense
+    return attach(node, out, save=True)
 
 
 def _each(scores: Tensor, targets: Tensor, longest: int) -> Tensor:

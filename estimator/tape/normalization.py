@@ -108,3 +108,32 @@ def weight_norm(lengths: Tensor, directions: Tensor) -> Tensor:
     if node is not None:
         node.save((own,))
     return out
+
+
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor]) -> Tensor:
+    """torch's batch norm of [batch, channels, places] while it is trained; x is contiguous.
+
+    Saves x, its weight, the running statistics, which it writes into, and of each channel a mean and a reciprocal deviation in
+    float32. With a weight in float32 cuDNN computes it, whose backward makes all three gradients, and whose reserve is empty
+    where channels are not innermost (aten/src/ATen/native/Normalization.cpp, `_select_batch_norm_backend`; cudnn/BatchNorm.cpp;
+    cuda/Normalization.cu). Autocast casts nothing.
+    """
+    arguments = [(t.shape, t.dtype, t.requires_grad) for t in (x, weight, bias)]
+    by_cudnn = weight.dtype is dtypes.float32
+
+    def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
+        dense = contiguous(g)
+        made: list[Gradient] = [
+            empty(g.tape, shape, dtype, "native_batch_norm_backward") if by_cudnn or want else None
+            for shape, dtype, want in arguments
+        ]
+        moved("native_batch_norm_backward", g, x, g)
+        del dense
+        return [gradient if want else None for gradient, (*_, want) in zip(made, arguments, strict=True)]
+
+    node = record("NativeBatchNormBackward", (x, weight, bias), (x, weight, *running), backward)
+    out = attach(node, unary("native_batch_norm", x))
+    statistics = tuple(empty(x.tape, weight.shape, dtypes.float32, "native_batch_norm") for _ in range(2))
+    if node is not None:
+        node.save(statistics)
+    return out

@@ -322,6 +322,13 @@ def silu(x: Tensor) -> Tensor:
     return attach(node, unary("silu", x))
 
 
+def glu(x: Tensor, dim: int) -> Tensor:
+    """The first half of a dimension times the sigmoid of the second, one kernel. Saves x, whose gradient is whole."""
+    shape = tuple([size // 2 if i == dim else size for i, size in enumerate(x.shape)])
+    node = record("GluBackward", (x,), (x,), lambda g, x: output("glu_backward", (g, x), x.shape, g.dtype))
+    return attach(node, output("glu", (x,), shape, x.dtype))
+
+
 def gelu(x: Tensor) -> Tensor:
     """GELU, exact or by its tanh approximation, one kernel. Saves x."""
     node = record("GeluBackward", (x,), (x,), lambda g, x: binary("gelu_backward", g, x))

@@ -125,3 +125,9 @@ def masked_fill(x: Tensor, mask: Tensor) -> Tensor:
     """x with a number where the mask is set: a contiguous copy. Saves the mask; the gradient is filled with zeros likewise."""
     node = record("MaskedFillBackward", (x,), (mask,), lambda g, _: empty(g.tape, g.shape, g.dtype, "masked_fill"))
     return attach(node, empty(x.tape, x.shape, x.dtype, "masked_fill"))
+
+
+def masked_fill_(x: Tensor, mask: Tensor) -> Tensor:
+    """The same on the bytes of x, which the caller must not use any more."""
+    node = record("MaskedFillBackward", (x,), (mask,), lambda g, _: empty(g.tape, g.shape, g.dtype, "masked_fill"))
+    return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))

@@ -31,6 +31,10 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["input_values"] = torch.rand(rows, training.audio.samples, dtype=model.dtype)  # type: ignore[union-attr]
     elif model.main_input_name == "pixel_values":
         made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
+    elif spec.listens:
+        frames = spec.spectrogram(training.audio.samples)  # type: ignore[union-attr]
+        made["input_features"] = torch.rand(rows, frames, spec.encoder_config.num_mel_bins, dtype=model.dtype)
+        made["attention_mask"] = torch.arange(frames).expand(rows, -1) < frames - 1  # as its feature extractor makes it
     else:
         made["input_features"] = torch.rand(rows, spec.num_mel_bins, 2 * spec.max_source_positions, dtype=model.dtype)
     if training.attention_mask == "padding":

@@ -27,7 +27,7 @@ from estimator.verify.fp8 import fp8_linear
 from estimator.verify.live import Live
 
 _softmax, _cross_entropy, _sum, _einsum = torch.Tensor.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
-_rms_norm, _log_softmax = F.rms_norm, F.log_softmax
+_rms_norm, _log_softmax, _batch_norm = F.rms_norm, F.log_softmax, F.batch_norm
 _is_autocast_enabled, _clear_autocast_cache = torch.is_autocast_enabled, torch.clear_autocast_cache
 _linear = F.linear
 
@@ -55,6 +55,7 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
         "softmax": softmax,
         "log_softmax": log_softmax,
         "ctc_loss": ctc_loss,
+        "batch_norm": batch_norm,
         "cross_entropy": cross_entropy,
         "linear": linear,
     }
@@ -247,6 +248,38 @@ def rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | N
         part = FusedRmsNorm.apply(x.to_local(), weight.to_local(grad_placements=shared))
         return DTensor.from_local(part, x.device_mesh, x.placements)
     normed: Tensor = FusedRmsNorm.apply(x, weight)
+    return normed
+
+
+class BatchNorm(torch.autograd.Function):
+    """CUDA's kernels for `batch_norm` while it is trained: of each channel they keep a mean and a reciprocal deviation in
+    float32, where the CPU's keep them in the type of the input. cuDNN's, which takes a weight in float32, makes all gradients
+    (Normalization.cpp, `_select_batch_norm_backend`; cudnn/BatchNorm.cpp; cuda/Normalization.cu)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        kept = [torch.empty(len(weight), dtype=torch.float32) for _ in range(2)]
+        ctx.save_for_backward(x, weight, mean, variance, *kept)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, *_ = ctx.saved_tensors
+        dense, wanted = gradients[0].contiguous(), ctx.needs_input_grad[:3]
+        made = [
+            torch.empty_like(t) if want or weight.dtype == torch.float32 else None
+            for t, want in zip((x, weight, weight), wanted, strict=True)
+        ]
+        del dense
+        return *[gradient if want else None for gradient, want in zip(made, wanted, strict=True)], None, None
+
+
+def batch_norm(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, training: bool, *rest: Any) -> Tensor:
+    """The kernels, of a model that is trained."""
+    if not training:
+        return _batch_norm(x, mean, variance, weight, bias, training, *rest)
+    normed: Tensor = BatchNorm.apply(x, weight, bias, mean, variance)
     return normed
 
 

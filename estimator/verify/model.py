@@ -99,7 +99,7 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
                 setattr(part, name, 0)  # a small model's vocabulary has not the usual ones
     if (getattr(made, "image_token_id", None) or 0) >= (getattr(made.get_text_config(), "vocab_size", None) or math.inf):
         made.image_token_id = 1
-    if spec.hears and (made.audio_token_id or math.inf) >= made.get_text_config().vocab_size:
+    if spec.hears and (getattr(made, "audio_token_id", None) or math.inf) >= made.get_text_config().vocab_size:
         made.audio_token_id = 2
     if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
         made.decoder_start_token_id = made.pad_token_id

@@ -23,6 +23,8 @@ def pictures(job: Job, spec: ModelSpec, live: Live) -> Iterator[None]:
     images, audio = job.training.images, job.training.audio
     if spec.listens and audio is not None:
         live.picked = spec.masked(spec.audio_tokens(audio) or 0)  # type: ignore[attr-defined]
+    elif (written := getattr(spec, "written_over", None)) is not None:
+        live.picked = written
     elif audio is not None:
         live.picked, live.pictures = spec.audio_tokens(audio) or 0, audio.count
     if images is None or not getattr(spec, "patches_images", False):

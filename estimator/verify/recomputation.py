@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -54,7 +55,8 @@ def recompute(model: Any, training: Training, offloads: bool = False) -> None:
         (stack,) = stacks(model)
         count = root(len(stack)) if isinstance(form, str) else form.segments
         _segment(stack, math.ceil(len(stack) / max(1, count or 1)), reentrant)
-        model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
+        with suppress(NotImplementedError):  # of what reads spectrograms, whose convolutions are none to transformers
+            model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
     else:
         every = form.every if isinstance(form, CheckpointForm) and form.every else 1
         model.activation_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every, offload=offloads)

@@ -34,7 +34,7 @@ COUNTED = [name for name in MODELS if isinstance(published(name).architecture, O
 """Of no family here."""
 DERIVED = [name for name in MODELS if name not in COUNTED]
 FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(DERIVED))}
-PICTURES = ("vit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "wav2vec2", "hubert", "wavlm")
+PICTURES = ("vit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "wav2vec2", "hubert", "wavlm", "parakeet_ctc")
 """Whose input embedding is of no tokens, or that have none."""
 BODIES = {"step3p5": Step3p7TextModel}
 """Language models that transformers has a body of, and no class with an output layer."""
