@@ -25,8 +25,8 @@ FIELD = "training.activation_checkpointing.modules"
 
 
 def recomputing(layer: Any, names: tuple[str, ...], inside: Iterable[str]) -> Callable[..., Any]:
-    """The layer with its modules of these names recomputed. `inside`: names of what it has in transformers, from dot to dot, since
-    its mixer or its feed-forward block may be called otherwise there. Raises `InvalidJob` for a name that it has not."""
+    """The layer with its modules of these names recomputed. `inside`: names of what it has in transformers, with dots, since its
+    mixer or its feed-forward block may be called otherwise there. Raises `InvalidJob` for a name that it has not."""
     shared: list[Any] = []
     found: dict[str, list[tuple[Any, str]]] = {}
     real = {part for name in inside for part in name.split(".")}
@@ -44,7 +44,7 @@ def recomputing(layer: Any, names: tuple[str, ...], inside: Iterable[str]) -> Ca
     for called in names:
         for owner, name in found[called]:
             module = getattr(owner, name)
-            reach = getattr(owner if called == CORE_ATTENTION else module, "positions", "core")
+            reach: Any = getattr(owner if called == CORE_ATTENTION else module, "positions", "core")
             setattr(owner, name, partial(checkpoint, module) if called == "mlp" else _Sharing(module, shared, called, reach))
 
     own = getattr(layer, "own", 0)
