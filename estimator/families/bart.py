@@ -106,6 +106,8 @@ class MultiHeadAttention:
 class Layer:
     """A layer of the encoder; with attention to what the encoder made, one of the decoder."""
 
+    own = 1
+
     def __init__(self, decodes: bool, spec: BartSpec, build: Builder):
         size, heads, ffn = spec.hidden_size, spec.num_attention_heads, spec.encoder_ffn_dim
         if decodes:

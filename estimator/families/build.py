@@ -302,7 +302,7 @@ class Builder(ParameterStore):
             with self.part(inside) if inside else nullcontext():
                 layer = self.sharding.split(make(part.kind))
             if self.checkpointing.modules:
-                layer = recomputing(layer, self.checkpointing.modules)
+                layer = recomputing(layer, self.checkpointing.modules, [parameter.name for parameter in unit])
             self._unit, self._chosen, self._path, self._adapting = self._outside, None, "", outside
             if self.checkpointing.inside or self.sharding.encloses:
                 return self.sharding.unit(unit, self.checkpointing.apply(layer, way))

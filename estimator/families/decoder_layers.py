@@ -42,6 +42,8 @@ def dropping(build: Builder, p: float) -> Join:
 class Alone:
     """A mixer in the place of attention, which takes nothing that layers share and returns no weights."""
 
+    positions = "layer"
+
     def __init__(self, mixer: Module):
         self.mixer = mixer
 

@@ -210,6 +210,8 @@ def _products(q: Tensor, k: Tensor) -> Tensor:
 class IndexedAttention(LatentAttention):
     """Latent attention whose mask leaves only what its indexer, or the layer before, has picked."""
 
+    positions = "attention"
+
     def __init__(self, spec: DeepseekV32Spec, build: Builder, own: bool):
         super().__init__(spec, build)
         self.indexer = self.make_indexer(spec, build) if own else None

@@ -86,6 +86,12 @@ class GroupedExpertsSpec(SharedExpertsSpec):
     topk_group: Size = 1
     norm_topk_prob: bool = True
 
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.n_group and self.num_experts % self.n_group:
+            raise ValueError(f"{self.num_experts} experts cannot be divided into n_group {self.n_group} equal groups")
+        return self
+
 
 class LayersOfTypesSpec(SharedExpertsSpec):
     """`mlp_layer_types` says what each layer has; that the first few are dense can be said by their number instead."""

@@ -120,6 +120,8 @@ class SelfAttention:
     """In layers with positions queries and keys may be normalised once they are rotated; in the others queries may grow with
     their place."""
 
+    positions = "layer"
+
     def __init__(self, spec: Llama4TextSpec, build: Builder, rotates: bool):
         size, bias, self.head_dim = spec.hidden_size, spec.attention_bias, spec.head_dim
         queries, keys = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim

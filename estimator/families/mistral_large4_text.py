@@ -203,6 +203,8 @@ class LargeIndexer(Indexer):
 class LargeAttention(IndexedAttention):
     """A layer that rotates nothing has that part of a head with the other."""
 
+    positions = "core"
+
     def __init__(self, spec: MistralLarge4TextSpec, build: Builder, kind: Kind):
         hidden, heads, rank, name = spec.hidden_size, spec.num_attention_heads, spec.kv_lora_rank, "self_attn"
         whole = {"head_dim": 0, "qk_nope_head_dim": spec.qk_head_dim}

@@ -93,6 +93,10 @@ class ParameterStore:
         self._unit.append(parameter)
         return tensor
 
+    def made_here(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter of the layer that is being made, or of what lies outside layers while that is made."""
+        return any(parameter.tensor is tensor for parameter in self._unit)
+
     def register_last(self, tensor: Tensor) -> None:
         """A parameter is registered anew, after those that were made since."""
         for made in (self.parameters, self._unit):

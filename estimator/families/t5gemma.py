@@ -162,6 +162,8 @@ class EncoderLayer(Sandwich):
 class DecoderLayer(EncoderLayer):
     """With attention to what the encoder made between the two blocks."""
 
+    own = 1
+
     def __init__(self, spec: StackSpec, other: int, build: Builder):
         super().__init__(spec, build, decodes=True)
         self.cross_attn = CrossAttention(spec, other, build)

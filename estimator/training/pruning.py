@@ -36,6 +36,8 @@ class Pruning:
         head = self.targets.names is None and name.partition(".")[0] in PEFT_HEADS
         if head or not self.targets.chooses(name) or not isinstance(module, Linear | Conv1D):
             return module
+        if not build.made_here(module.weight):
+            raise NotModelled(f"a mask on {name}, whose weight several layers share, is not modelled yet", f"{WHERE}.targets")
         self.pruned.append(name)
         return _Masked(build, name, module)
 

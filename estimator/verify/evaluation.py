@@ -60,7 +60,7 @@ def predicted(job: Job, model: nn.Module, inputs: Any, asked: Evaluation) -> tup
     with torch.no_grad():
         with autocast(job):
             outputs = model(**inputs)
-        if job.training.precision == "bf16-mixed":
+        if job.training.precision in ("bf16-mixed", "16-mixed"):
             outputs = convert_to_fp32(outputs)
         loss = outputs["loss"].detach().mean()
         logits = tuple(value for name, value in outputs.items() if name != "loss")
