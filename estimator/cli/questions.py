@@ -30,7 +30,8 @@ _FAR = (
     rf"( ({_MODAL}|is possible))?( ({_WE}))?( (get|have|use))?( (for|of|with))?"
 )
 _ONCE = "at (once|a time|the same time)"
-_MANY = rf"how many (concurrent |parallel )?(users|people|requests)( {_ONCE})? ({_MODAL})"
+_PEOPLE = r"how many (concurrent |parallel |simultaneous )?(users|people|requests|clients|sequences)"
+_MANY = rf"{_PEOPLE}( {_ONCE})? ({_MODAL})"
 _KIND = r"(gpu memory|gpu ram|gpu|graphics card|card|hardware|machine|vram|memory)"
 _ASKS = f"{_MODAL}|did|is|are"
 _NEEDS = rf"( ({_ASKS}|{_WE}|one|need|needed|take|required|use|buy|rent|enough))*( (for|to|with))?"
@@ -54,11 +55,15 @@ _MODELS = _any(
     r"(what|which)(('s| is) the)?( (largest|biggest|best))? (models?|llms?) for (?P<hardware>.+)",
 )
 _USERS = _any(
-    rf"{_MANY} (i|we|you) (serve|handle) with (?P<model>.+?) on (?P<hardware>.+)",
+    rf"{_MANY} (i|we|you) (serve|handle|have|host) (with|of) (?P<model>.+?) on (?P<hardware>.+)",
+    rf"{_MANY} (i|we|you) (serve|handle|have|host)( (on|with))? (?P<hardware>.+?) (with|running) (?P<model>.+)",
+    rf"{_PEOPLE}( {_ONCE})? (for|with|of) (?P<model>.+?) on (?P<hardware>.+)",
+    rf"{_PEOPLE}( {_ONCE})? (fit )?on (?P<hardware>.+?) (with|running) (?P<model>.+)",
+    rf"(?P<model>.+?) on (?P<hardware>.+?),? {_PEOPLE}( {_ONCE})?( ({_MODAL}) .+)?",
     rf"{_MANY} (?P<model>.+?) (serve|handle|bear) on (?P<hardware>.+)",
     rf"{_MANY} (?P<model>.+?) on (?P<hardware>.+) (serve|handle|bear)",
-    rf"{_MANY} use (?P<model>.+?)( {_ONCE})? on (?P<hardware>.+)",
-    rf"{_MANY} (?P<hardware>.+?) (serve|handle|run|bear)( (with|of))? (?P<model>.+)",
+    rf"{_MANY} (use|run) (?P<model>.+?)( {_ONCE})? on (?P<hardware>.+)",
+    rf"{_MANY} (?P<hardware>.+?) (serve|handle|run|bear)( (with|of|running))? (?P<model>.+)",
 )
 _HEADLINE = _any(
     rf"(({_HOW}|{_FAR}|{_RUN}|how long) )?((is|{_MODAL}) )?(({_WE}) )?(do )?({_DOES} )?"
@@ -80,6 +85,7 @@ _WHICH = _any(
     rf"(what|where) (can|could|should) (i|we) (?P<does>{_DOES}) (?P<model>.+?)( on)?( cheapest)?",
 )
 """Which card, how many of any, how much memory, where a run is cheapest."""
+_EACH = "( (each|per (user|request|person|sequence)))?"
 _DETAILS = [
     (option, re.compile(pattern, re.IGNORECASE))
     for option, pattern in (
@@ -87,9 +93,10 @@ _DETAILS = [
             "--concurrency",
             r"(^| )(for|with|to( serve)?) (?P<value>\d+) ((concurrent|parallel) )?(users|people|requests|sequences)",
         ),
-        ("--context", r" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( (length|window))?"),
-        ("--context", r" (with|at) (an? )?(context|ctx)( (length|window))?( of)? (?P<value>\d+k?)( tokens)?"),
-        ("--context", r" at (?P<value>\d+k)( tokens)?(?= |$)"),
+        ("--context", rf" (with|at) (an? )?(?P<value>\d+k?)( tokens)?( of)? (context|ctx)( (length|window))?{_EACH}"),
+        ("--context", rf" (with|at) (an? )?(context|ctx)( (length|window))?( of)? (?P<value>\d+k?)( tokens)?{_EACH}"),
+        ("--context", rf" (with|at) (?P<value>\d+k)( tokens)?{_EACH}(?= |$)"),
+        ("--context", rf" (with|at) (?P<value>\d+k?) tokens{_EACH}(?= |$)"),
         ("--task", r" (with|using|by) (?P<value>qlora|lora)\b"),
         ("--task", r"(^| )(a )?(?P<value>full|qlora|lora)y?(?= (fine|train))"),
         ("--tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens"),
@@ -118,9 +125,10 @@ def asked(question: str) -> list[str] | None:
     if said := _said(_MODELS, text):
         return ["models", "--fits", "--on", _place(said["hardware"]), *details]
     if said := _said(_USERS, text):
-        if details:  # which `max` does not take
+        if not {*details[::2]} <= {"--context", "--task"}:  # which `max` does not take
             return None
-        return ["max", _model(said), "serving.concurrency", "--task", "serve", "--on", _place(said["hardware"])]
+        task = [] if "--task" in details else ["--task", "serve"]
+        return ["max", _model(said), "serving.concurrency", *task, "--on", _place(said["hardware"]), *details]
     if said := _said(_HEADLINE, text):
         how, _, model = _model(said).partition(" ")
         if not model or how.lower() not in _METHODS:

@@ -125,7 +125,17 @@ def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str
             "how many users can I serve with 8B on a 4090",
             ["max", "8B", "serving.concurrency", "--task", "serve", "--on", "a 4090"],
         ),
-        ("how many users can 8xH100 serve with 70B at 32k context", None),
+        *(
+            (asking, ["max", "70B", "serving.concurrency", "--task", "serve", "--on", "8xH100", "--context", "32k"])
+            for asking in (
+                "how many users can 8xH100 serve with 70B at 32k context",
+                "how many users with 32k tokens each can 8xH100 handle running 70B?",
+                "how many people can run 70B on 8xH100 with 32k of context each",
+                "how many concurrent users for 70B on 8xH100 at 32k",
+                "70B on 8xH100 with 32k context, how many users?",
+            )
+        ),
+        ("how many users can 8xH100 serve with 70B with 100M tokens", None),
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
