@@ -68,7 +68,7 @@ def read(conf: Configuration) -> None:
     for name in ("enforce_eager", "enable_expert_parallel", "language_model_only", "enable_lora"):
         if conf.yes(name):
             conf.put(f"serving.{name}", True)
-    if conf.text("optimization_level") == "0":  # which captures no graphs, as --enforce-eager
+    if str(conf.given.get("optimization_level")) == "0":  # which captures no graphs, as --enforce-eager
         conf.put("serving.enforce_eager", True)
     if conf.launch.mxfp8:
         conf.put("serving.moe_mxfp8", True)
