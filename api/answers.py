@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Callable
 from decimal import Decimal
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
 from estimator.contract.job import read_job
 from estimator.contract.reading import decoded, parse_json
 from estimator.exchange import Surroundings, read, written
@@ -119,8 +119,15 @@ def _line(job: bytes) -> Rendered:
     return _json(estimate(_job(job), allow_files=False).model_dump_json())
 
 
-def _limit(job: bytes | Items, field: str, bound: Any, on: str | None, tries: int) -> Rendered:
-    return _json(limit(_asked(job), field, bound, on=on, tries=tries, allow_files=False).to_json())
+def _limit(job: bytes | Items, field: str, bound: Any, tries: int, on: str | None = None, **used: Any) -> Rendered:
+    if used.get("way") is None:
+        asked: Any = _asked(job)
+    else:
+        given = dict(cast(Items, job))
+        asked, on = given.pop("model", ""), given.pop("on", None)
+        if given:
+            raise Contradiction("is a field of a job; beside way there are model, on and context", next(iter(given)))
+    return _json(limit(asked, field, bound, on=on, tries=tries, allow_files=False, **used).to_json())
 
 
 def _what_if(job: bytes | Items, changes: list[str], on: str | None, form: str) -> Rendered:

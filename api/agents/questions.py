@@ -139,5 +139,6 @@ def limit(
     bound: Literal["max", "min"] = "max",
     on: On | None = None,
 ) -> Limit:
-    """How far a job can go: the largest or smallest value of one of its numbers with which it still fits."""
+    """How far a job can go: the largest or smallest value of one of its numbers with which it still fits. Of a job that is served
+    on several GPUs say parallelism.tensor: without it each has a copy of the model."""
     return limits.limit(job, field, bound, on=on, allow_files=False)

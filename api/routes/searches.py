@@ -50,11 +50,19 @@ Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
     responses=answers(Limit),
     openapi_extra=documentation.ESTIMATE_QUERY,
 )
-async def limit(request: Request, field: Field, bound: Bound = "max", tries: Tries = TRIES) -> Response:
-    """How far a job can go, its fields given by their dotted names, as for an estimate."""
-    return await ask(
-        request, "limit", job=items(request, "field", "bound", "tries"), field=field, bound=bound, on=None, tries=tries
-    )
+async def limit(
+    request: Request,
+    field: Field,
+    bound: Bound = "max",
+    tries: Tries = TRIES,
+    way: Annotated[
+        str | None, Query(max_length=200, description=f"a usual way of using model on all of on: {', '.join(slugs())}")
+    ] = None,
+    context: Annotated[Length | None, Query(description="with way, tokens of a served sequence")] = None,
+) -> Response:
+    """How far a job can go, its fields given by their dotted names, as for an estimate; or, with `way`, a model used so."""
+    job = items(request, "field", "bound", "tries", "way", "context")
+    return await ask(request, "limit", job=job, field=field, bound=bound, tries=tries, way=way, context=context)
 
 
 @router.post(

@@ -46,14 +46,16 @@ def any_job(options: argparse.Namespace) -> str | dict[str, Any]:
     which, spread over what `--on` says."""
     if (task := getattr(options, "task", None)) is not None:
         from estimator.exchange.documents import is_configuration
-        from estimator.planner.cases import usual_job
+        from estimator.planner.cases import Lengths, usual_job
 
         if options.on is None:
             raise Contradiction("is of a model's name: say with --on what it is to run on, too", "--task")
         if options.job == "-" or is_configuration(Path(options.job)):
             raise says_its_task(options.job)
         on, options.on = options.on, None  # which may be more GPUs than it is spread over
-        return usual_job(options.job, on, task)
+        return usual_job(options.job, on, task, Lengths(context=getattr(options, "context", None)))
+    if getattr(options, "context", None) is not None:
+        raise Contradiction("is of a model's name: say with --task how it is used, too", "--context")
     if options.job != "-":
         return str(options.job)
     from estimator.exchange import Surroundings, read

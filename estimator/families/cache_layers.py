@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 SCALED_TOGETHER = 128
@@ -51,6 +52,7 @@ class Picture:
     patches: int | None = None
 
 
+@lru_cache(maxsize=256)
 def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:
     """A layer of `heads` key heads of `size` numbers, that looks back `window` tokens or, with None, at all."""
     return CacheLayer("full" if window is None else "window", heads, size, size, window)

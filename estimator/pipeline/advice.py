@@ -52,15 +52,18 @@ def advice(job: Job, memory: Memory, spec: ModelSpec, attempt: Attempt) -> list[
     ]
 
 
-def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[Said]:
+def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt, unasked: str) -> list[Said]:
     """With which value of each setting that leaves a part in the host's memory it fits: the first one that does, by trial. Of a
-    setting's values each takes less of the GPU than the one before, and more of the host."""
+    setting's values each takes less of the GPU than the one before, and more of the host. `unasked`: what the engine does where
+    nobody chooses any."""
     said = []
     for name, values in fitting:
         if found := first_that_fits(values, partial(_serving, attempt, name)):
             value, trial = found
             text = f"serving.{name} {value} would need {gib(trial.total_bytes)}, the rest in the host's memory: it fits"
             said.append(Said("would-fit", text, f"serving.{name}"))
+    if said and unasked:
+        said.append(Said("placed-unasked", unasked))
     return said
 
 

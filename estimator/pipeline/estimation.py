@@ -35,7 +35,7 @@ from estimator.pipeline.run import Run, played
 from estimator.pipeline.step_time import duration
 from estimator.pipeline.whole_run import cost_of, course_of, hours_of, served_of
 from estimator.pricing.energy import energy
-from estimator.serving.engines import engine_of
+from estimator.serving.engines import served_by
 from estimator.simulation.ranks import traffic
 from estimator.specs.resolve import Model
 from estimator.timing.run_length import Hours
@@ -163,8 +163,9 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
             return None
         return Trial(found.memory.total_bytes, found.verdict.fits, host=found.verdict.host)
 
-    fitting = engine_of(run.job).fitting(run.job.serving, run.model.spec) if run.job.task == "serve" else ()
-    return [*partly(fitting, attempt), *advice(run.job, memory, run.model.spec, attempt)]
+    engine = served_by(run.job)
+    left = partly(engine.fitting(run.job.serving, run.model.spec), attempt, engine.unasked) if engine else []
+    return [*left, *advice(run.job, memory, run.model.spec, attempt)]
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

@@ -115,11 +115,13 @@ def usual(asked: Any, name: str, lengths: Lengths, allow_files: bool = True) -> 
     return Usual(Question(found.name if found.published else asked, found, allow_files), name, serving, training)
 
 
-def usual_job(model: str | dict[str, Any], on: str | Hardware, task: str, allow_files: bool = True) -> dict[str, Any]:
+def usual_job(
+    model: str | dict[str, Any], on: str | Hardware, task: str, lengths: Lengths | None = None, allow_files: bool = True
+) -> dict[str, Any]:
     """The job that a usual way of using a model is on some hardware, spread as the headline spreads it. Raises `InvalidJob`, and
     `NotModelled` where there is none."""
     hardware = read_hardware(on).hardware if isinstance(on, str) else on
-    case = usual(model, slug(task), Lengths(), allow_files)
+    case = usual(model, slug(task), lengths or Lengths(), allow_files)
     way = case.way(capacity(hardware))
     if isinstance(way, Refused):
         raise NotModelled(way.why, "task")

@@ -90,7 +90,7 @@ def fit(
     refuse_unlike({way.part for way in asked}, context, sequence, tokens)
     rows = [_row(question, way, machine, kind, card) for way in asked]
     if found.mlx and kind.name == APPLE and any(way.part == "serving" for way in asked):
-        rows.insert(0, _by_mlx(found, machine, card))
+        rows.insert(0, _by_mlx(found, machine, card, context or min(CONTEXT, most), concurrency))
     rent = _rent(machine, card, hardware if isinstance(hardware, str) else "")
     return Fit(
         model=found.name,
@@ -311,9 +311,9 @@ def _unknown(question: Question, way: Way, hardware: Hardware, card: Capacity, v
     return _without_bytes(way.way, IN_RAM if card.ram else "", fits, verdict, problem)
 
 
-def _by_mlx(found: Model, hardware: Hardware, card: Capacity) -> FitRow:
-    """A checkpoint that MLX alone reads, served by it: not known, unless its weights alone are too many."""
-    from estimator.quantization.mlx import mlx_bytes  # loaded where there is such a checkpoint
+def _by_mlx(found: Model, hardware: Hardware, card: Capacity, context: int, concurrency: int) -> FitRow:
+    """A checkpoint that MLX alone reads, served by it: not known, unless its weights and its cache alone are too many."""
+    from estimator.quantization.mlx import mlx_bytes, mlx_cache_bytes  # loaded where there is such a checkpoint
 
     way, unknown = f"serve {found.mlx}, MLX", "what else MLX takes is not modelled"
     if isinstance(found.spec, OtherSpec):
@@ -321,7 +321,13 @@ def _by_mlx(found: Model, hardware: Hardware, card: Capacity) -> FitRow:
     each = mlx_bytes(found.spec, found.mlx) // (hardware.gpus * hardware.nodes)
     if card.memory_bytes is not None and each > card.memory_bytes:
         return _without_bytes(way, "", False, "does not fit", f"its weights alone are {gib(each)}; {unknown}")
-    return _without_bytes(way, "", None, "unknown", f"its weights are {gib(each)}; {unknown}")
+    if (kept := mlx_cache_bytes(found.spec, context)) is None:
+        return _without_bytes(way, "", None, "unknown", f"its weights are {gib(each)}; {unknown}")
+    kept *= concurrency
+    both = f"its weights are {gib(each)}, and a cache of {concurrency * context} tokens {gib(kept)} in 16 bits"
+    if card.memory_bytes is not None and each + kept > card.memory_bytes:
+        return _without_bytes(way, "", False, "does not fit", f"{both}: together more than there is; {unknown}")
+    return _without_bytes(way, "", None, "unknown", f"{both}; {unknown}")
 
 
 def _without_bytes(way: str, spread: str, fits: bool | None, verdict: Any, problem: str) -> FitRow:

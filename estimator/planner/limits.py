@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from estimator.contract.answer import Versions
 from estimator.contract.errors import (
+    Contradiction,
     InvalidJob,
     InvalidValue,
     NotModelled,
@@ -21,6 +22,7 @@ from estimator.families.spec import ModelSpec
 from estimator.pipeline.judged import Judged, judged
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Limit, TriedValue
+from estimator.planner.cases import Lengths, usual_job
 from estimator.planner.edge import Edge, Search, Seen, outermost
 from estimator.planner.numbers import POSITIONS, number
 from estimator.serving.engines import served_by
@@ -38,21 +40,24 @@ def limit(
     bound: Literal["max", "min"],
     *,
     on: str | None = None,
+    way: str | None = None,
+    context: int | None = None,
     tries: int = TRIES,
     allow_files: bool = True,
 ) -> Limit:
     """The largest ("max") or the smallest ("min") value of a whole number in a job with which it fits, in training or serving.
 
     `job`: as `estimate` takes it, or the path of a framework's file. `field`: a dotted name, such as training.sequence_length.
-    `on`: hardware such as 2xA100-80GB, in place of the job's own. `tries`: so many values are estimated one by one where what is
-    needed jumps from one to the next. Raises `InvalidJob` for a field that is no number, and what `estimate` raises of a job that
-    is refused with every value that was tried.
+    `on`: hardware such as 2xA100-80GB, in place of the job's own. `way`: `job` is a model, used in this way (serve, qlora, …) on
+    `on`, spread over it as the headline spreads it; where it is served, with `context` tokens of each sequence. `tries`: so many
+    values are estimated one by one where what is needed jumps from one to the next. Raises `InvalidJob` for a field that is no
+    number, and what `estimate` raises of a job that is refused with every value that was tried.
     """
     if bound not in BOUNDS:
         raise InvalidValue(f"{bound!r} is neither max nor min", "bound")
     if not 1 <= tries <= MOST_TRIES:
         raise InvalidValue(f"write a number from 1 to {MOST_TRIES}, not {tries}", "tries")
-    given = job_of(job, on)
+    given = job_of(job, on) if way is None else _used(job, on, way, context, allow_files)
     spec = resolve(given.model, allow_files).spec
     own, values = number(given, field, spec)
     values = values if bound == "max" else values[::-1]
@@ -65,6 +70,13 @@ def limit(
         else:
             edge = outermost(values, search.least, search.whole)
     return _answer(search, bound, edge, start, spec)
+
+
+def _used(model: Any, on: str | None, way: str, context: int | None, allow_files: bool) -> Job:
+    """A usual way of using a model on some hardware, as a job."""
+    if on is None:
+        raise Contradiction("is of a model on some hardware: say that, too", "way")
+    return job_of(usual_job(model, on, way, Lengths(context=context), allow_files), None)
 
 
 @dataclass(slots=True)
@@ -188,6 +200,8 @@ def _answer(search: _Values, bound: Any, edge: Edge, start: int, spec: ModelSpec
 
 def _remarks(search: _Values, edge: Edge, spec: ModelSpec) -> Iterator[str]:
     longest = spec.longest_sequence
+    if search.name == "serving.concurrency" and edge.value is not None:
+        yield from _sequences(search.found[edge.value], edge.value)
     if search.together:
         yield "parallelism.tensor goes with hardware.gpus, as the job does not say it: each layer is split over all GPUs"
     if search.name in POSITIONS and longest and not spec.learned_positions and (edge.value or 0) > longest:
@@ -198,3 +212,16 @@ def _remarks(search: _Values, edge: Edge, spec: ModelSpec) -> Iterator[str]:
             "allocator holds does changes from one to the next; more tries estimate them from that end on, and with "
             "training.expandable_segments there are hardly such jumps"
         )
+
+
+def _sequences(found: Judged, number: int) -> Iterator[str]:
+    """What a number of sequences is of: how long each is, how many run at once, how many copies of the model have them."""
+    job, logged = found.job, found.memory.engine
+    yield f"each of them a sequence of {job.serving.context} tokens, prompt and answer together, all of them in the cache at once"
+    most = job.serving.max_num_seqs or (logged and logged.running_requests)
+    if most and number > most:
+        yield f"the engine runs {most} of them at a time unless it is told otherwise, and others wait"
+    copies, gpus = job.parallelism.data or 1, job.hardware.gpus
+    if copies > 1:
+        shared = f"; with parallelism.tensor {gpus} one model has the memory of all {gpus} GPUs" if gpus > 1 else ""
+        yield f"so many for each of {copies} copies of the model, {copies * number} together{shared}"

@@ -16,7 +16,7 @@ from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.pricing import spot
 from estimator.pricing.energy import facts, kilowatts
 from estimator.pricing.offer import Offer, exact, run_cost
-from estimator.pricing.prices import age_warning, offers
+from estimator.pricing.prices import age_warning, offers, offers_of
 from estimator.timing.run_length import Hours
 
 HOURS_PER_YEAR = 8766
@@ -57,7 +57,7 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     node's GPUs are together, wherever there are such. `InvalidJob` if they are in several currencies.
     """
     asked = hardware.rent.model_dump(exclude_none=True)
-    left = [offer for offer in offers() if offer.accelerator == name and _as_asked(offer, asked)]
+    left = [offer for offer in offers_of(name) if _as_asked(offer, asked)]
     if hardware.rent.kind is None:
         left = _rather([o for o in left if o.kind in ("on-demand", "marketplace")], lambda offer: offer.kind == "on-demand")
     left = _rather(left, lambda offer: not offer.old(today))

@@ -32,6 +32,19 @@ def offers() -> tuple[Offer, ...]:
     return _merged((*own_files(), FILE))
 
 
+def offers_of(name: str | None) -> tuple[Offer, ...]:
+    """Those of one accelerator, in the same order; of no name none."""
+    return _of_accelerators((*own_files(), FILE)).get(name or "", ())
+
+
+@cache
+def _of_accelerators(files: tuple[Path, ...]) -> dict[str, tuple[Offer, ...]]:
+    found: dict[str, list[Offer]] = {}
+    for offer in _merged(files):
+        found.setdefault(offer.accelerator, []).append(offer)
+    return {name: tuple(those) for name, those in found.items()}
+
+
 def own_files() -> tuple[Path, ...]:
     """The user's price lists: those that the environment names, else the user's file, if there is one."""
     named = tuple(Path(os.path.expanduser(name)) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)

@@ -15,6 +15,9 @@ from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.quantization.stored import ROUTERS, WHOLE
 
+STEP = 256
+"""Tokens by which a cache grows."""
+
 
 class Packed(NamedTuple):
     """Bits of a code, codes of a group and bytes beside them: in affine formats a scale and a bias, in the others a scale."""
@@ -62,6 +65,22 @@ def mlx_bytes(spec: ModelSpec, name: str) -> int:
         packs = text and not (routes and routers == "whole") and _packs(spec, p, kind)
         total += (kind.nbytes(p.count) if packs else WHOLE * p.count) * p.times
     return total
+
+
+def mlx_cache_bytes(spec: ModelSpec, context: int) -> int | None:
+    """Bytes that MLX keeps of a sequence of `context` tokens at least: keys and values in 16 bits, of all tokens in whole steps,
+    of a window no more than it. None of a model that keeps anything else, or nothing.
+
+    After mlx_lm/models/cache.py (`KVCache`, `RotatingKVCache`); of some models with windows it keeps every token.
+    """
+    total = 0
+    for layer in spec.cache_layers:
+        if layer.kind not in ("full", "window"):
+            return None
+        whole = -(-context // STEP) * STEP
+        kept = whole if layer.tokens is None else min(whole, layer.tokens)
+        total += kept * layer.heads * (layer.key_size + layer.value_size) * WHOLE
+    return total or None
 
 
 def _of_experts(p: Parameter) -> bool:

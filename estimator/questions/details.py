@@ -19,7 +19,7 @@ _DETAILS = tuple(
             r"(^| )((for|with|to( serve)?|and) )?(?P<value>\d+) ((concurrent|parallel|simultaneous) )?"
             r"(users|people|requests|sequences|clients|sessions)( (at once|concurrently))?(?= |$)",
         ),
-        ("tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens(?! of)"),
+        ("tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens(?! (of|each|per))"),
         ("batch", r",? ((with|at|and|using) )?(an? )?batch([- ]size)?( of)? (?P<value>\d+)(?= |$)"),
         ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_COUNT}( tokens)?( of)?[- ]{_CONTEXT}{_LENGTH}{_EACH}"),
         ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_CONTEXT}{_LENGTH}( of)? {_COUNT}( tokens)?{_EACH}"),

@@ -25,7 +25,8 @@ _FAR = (
     rf"( ({_MODAL}|is possible))?( ({_WE}))?( (get|have|use))?( (for|of|with))?"
 )
 _ONCE = "at (once|a time|the same time)"
-_MANY = rf"how many (concurrent |parallel )?(users|people|requests)( {_ONCE})? ({_MODAL})"
+_PEOPLE = r"how many (concurrent |parallel |simultaneous )?(users|people|requests|clients|sequences)"
+_MANY = rf"{_PEOPLE}( {_ONCE})? ({_MODAL})"
 _KIND = r"(gpu memory|gpu ram|gpu|graphics card|card|hardware|machine|vram|memory)"
 _ASKS = f"{_MODAL}|did|is|are"
 _NEEDS = rf"( ({_ASKS}|{_WE}|one|need|needed|take|required|use|buy|rent|enough))*( (for|to|with))?"
@@ -45,11 +46,15 @@ _MODELS = _any(
     r"(what|which)(('s| is) the)?( (largest|biggest|best))? (models?|llms?) for (?P<hardware>.+)",
 )
 _USERS = _any(
-    rf"{_MANY} (i|we|you) (serve|handle) with (?P<model>.+?) on (?P<hardware>.+)",
+    rf"{_MANY} (i|we|you) (serve|handle|have|host) (with|of) (?P<model>.+?) on (?P<hardware>.+)",
+    rf"{_MANY} (i|we|you) (serve|handle|have|host)( (on|with))? (?P<hardware>.+?) (with|running) (?P<model>.+)",
+    rf"{_PEOPLE}( {_ONCE})? (for|with|of) (?P<model>.+?) on (?P<hardware>.+)",
+    rf"{_PEOPLE}( {_ONCE})? (fit )?on (?P<hardware>.+?) (with|running) (?P<model>.+)",
+    rf"(?P<model>.+?) on (?P<hardware>.+?),? {_PEOPLE}( {_ONCE})?( ({_MODAL}) .+)?",
     rf"{_MANY} (?P<model>.+?) (serve|handle|bear) on (?P<hardware>.+)",
     rf"{_MANY} (?P<model>.+?) on (?P<hardware>.+) (serve|handle|bear)",
-    rf"{_MANY} use (?P<model>.+?)( {_ONCE})? on (?P<hardware>.+)",
-    rf"{_MANY} (?P<hardware>.+?) (serve|handle|run|bear)( (with|of))? (?P<model>.+)",
+    rf"{_MANY} (use|run) (?P<model>.+?)( {_ONCE})? on (?P<hardware>.+)",
+    rf"{_MANY} (?P<hardware>.+?) (serve|handle|run|bear)( (with|of|running))? (?P<model>.+)",
 )
 _HEADLINE = _any(
     rf"(({_HOW}|{_FAR}|{_RUN}|how long) )?((is|{_MODAL}) )?(({_WE}) )?(do )?({_DOES} )?"

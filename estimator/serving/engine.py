@@ -95,6 +95,7 @@ class Engine:
         on_host: bytes in the host's memory, by what they are.
         devices: what each GPU holds, where that differs.
         fitting: settings that leave a part in the host's memory, and their values from the one that leaves least there.
+        unasked: what it does where it does not fit and nobody chose any of these.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Engine:
     on_host: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], dict[str, int]] | None = None
     devices: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], list[Device]] | None = None
     fitting: Callable[[Serving, ModelSpec], Iterable[tuple[str, list[int]]]] = lambda asked, spec: ()
+    unasked: str = ""
 
 
 def compute_type(serving: Serving) -> DType:

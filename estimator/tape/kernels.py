@@ -16,10 +16,11 @@ KEPT = 256
 
 def counted(works: Iterable[Work]) -> list[tuple[Work, int]]:
     """Each kernel, wherever it runs, with how often it does, all layers counted."""
-    found: Counter[Work] = Counter()
-    for work in works:
-        found[work._replace(slot=None, source=0)] += work.slot.total if work.slot else 1
-    return [*found.items()]
+    found: dict[tuple[object, ...], int] = {}
+    for operation, flops, nbytes, form, phase, slot, repeated, _, late in works:
+        alike = operation, flops, nbytes, form, phase, None, repeated, 0, late
+        found[alike] = found.get(alike, 0) + (slot.total if slot else 1)
+    return [(Work._make(alike), times) for alike, times in found.items()]
 
 
 @lru_cache(maxsize=KEPT)

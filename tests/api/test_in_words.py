@@ -22,6 +22,11 @@ from api.pages.in_words import in_words
             "limit",
             {"model": "llama 3.3 70b", "field": "serving.concurrency", "way": "serve", "on": "8xH100"},
         ),
+        (
+            "how many users can 2xH100 serve with qwen3-32b at 8k context",
+            "limit",
+            {"model": "qwen3-32b", "field": "serving.concurrency", "way": "serve", "on": "2xH100", "context": "8k"},
+        ),
         ("llama 3 8b", "", {"model": "llama 3 8b"}),
     ],
 )

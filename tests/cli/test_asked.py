@@ -67,9 +67,15 @@ from estimator.questions.read import read
             "how many users can I serve with 8B on a 4090",
             ["max", "8B", "serving.concurrency", "--on", "a 4090", "--task", "serve"],
         ),
-        (
-            "how many users can 8xH100 serve with 70B at 32k context",
-            ["max", "70B", "serving.concurrency", "--on", "8xH100", "--task", "serve", "--context", "32k"],
+        *(
+            (asking, ["max", "70B", "serving.concurrency", "--on", "8xH100", "--task", "serve", "--context", "32k"])
+            for asking in (
+                "how many users can 8xH100 serve with 70B at 32k context",
+                "how many users with 32k tokens each can 8xH100 handle running 70B?",
+                "how many people can run 70B on 8xH100 with 32k of context each",
+                "how many concurrent users for 70B on 8xH100 at 32k",
+                "70B on 8xH100 with 32k context, how many users?",
+            )
         ),
         ("llama 4 scout on 4x h100 vllm 128k context", ["llama 4 scout", "--on", "4x h100", "--context", "128k"]),
         ("will a 32b model fit in 24gb at q4", ["32b q4", "--on", "24gb"]),

@@ -273,3 +273,21 @@ def test_a_file_of_a_framework(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}', encoding="utf-8")
     assert main(["max", str(path), "training.sequence_length", "--on", "8xh100"]) == 2
     assert "names no model" in capsys.readouterr().err
+
+
+def test_users_of_a_model_on_all_gpus_or_of_each_copy() -> None:
+    shared = limit("qwen3-32b", "serving.concurrency", "max", on="2xh100", way="serve", context=8192)
+    alone = limit(
+        {"model": "qwen3-32b", "task": "serve", "hardware": {"gpu": "h100", "gpus": 2}, "serving": {"context": 8192}},
+        "serving.concurrency",
+        "max",
+    )
+    assert shared.job is not None
+    assert shared.job["parallelism"]["tensor"] == 2
+    assert (shared.value or 0) > 2 * (alone.value or 0) > 0
+    assert any("a sequence of 8192 tokens" in said for said in shared.assumptions)
+    assert any(f"each of 2 copies of the model, {2 * (alone.value or 0)} together" in said for said in alone.assumptions)
+    small = limit("qwen3-0.6b", "serving.concurrency", "max", on="rtx-4090", way="serve", context=256)
+    assert any("runs 256 of them at a time" in said for said in small.assumptions)
+    with pytest.raises(InvalidJob, match="say that, too"):
+        limit("qwen3-0.6b", "serving.concurrency", "max", way="serve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator import fit
-from estimator.quantization.mlx import NEAREST, WORDS, mlx_bytes
+from estimator.quantization.mlx import NEAREST, WORDS, mlx_bytes, mlx_cache_bytes
 from estimator.specs.resolve import resolve
 
 PUBLISHED = {
@@ -52,6 +52,27 @@ def test_a_row_of_apples_chips_counts_its_weights() -> None:
     assert row.way == "serve 8bit, MLX"
     assert (row.fits, row.verdict, row.total_bytes) == (None, "unknown", None)
     assert "its weights are 1.2 GiB" in row.problem
+    assert "a cache of 4096 tokens 0.1 GiB in 16 bits" in row.problem
+    row = fit("mlx-community/Qwen3-32B-4bit", "m3-max-48gb", task="serve", context=32768, concurrency=3).rows[0]
+    assert row.fits is False
+    assert "a cache of 98304 tokens 24.0 GiB in 16 bits: together more than there is" in row.problem
     row = fit("mlx-community/Llama-3.3-70B-Instruct-4bit", "m3-16gb", task="serve").rows[0]
     assert row.fits is False
     assert "its weights alone are 37.0 GiB" in row.problem
+
+
+@pytest.mark.parametrize(
+    ("model", "context", "tokens"),
+    [("llama-3.2-1b", 4096, 4096), ("llama-3.2-1b", 4097, 4352), ("mistral-7b-v0.1", 300, 512), ("mistral-7b-v0.1", 9000, 4096)],
+)
+def test_a_cache_grows_in_steps_and_a_windows_no_further(model: str, context: int, tokens: int) -> None:
+    spec = resolve(model).spec
+    layer, *others = spec.cache_layers
+    assert all(each == layer for each in others)
+    each = layer.heads * (layer.key_size + layer.value_size) * 2
+    assert mlx_cache_bytes(spec, context) == len(spec.cache_layers) * each * tokens
+
+
+def test_what_is_no_key_and_no_value_is_not_counted() -> None:
+    assert mlx_cache_bytes(resolve("deepseek-v2-lite").spec, 4096) is None
+    assert mlx_cache_bytes(resolve("bert-base-uncased").spec, 128) is None

@@ -154,6 +154,7 @@ def test_what_does_not_fit_is_told_how_much_of_it_does() -> None:
     job = {"model": "qwen3-30b-a3b", "task": "serve", "hardware": {"memory": "16GB"}}
     serving = {"engine": "llama.cpp", "weights": "q4_k_m", "context": 8192, "outputs": 1}
     said = [text for text in estimate({**job, "serving": serving}).suggestions if "the rest in the host's memory" in text]
+    assert any("leave by themselves what does not fit" in text for text in estimate({**job, "serving": serving}).suggestions)
     names = {"serving.n_cpu_moe": -1, "serving.gpu_layers": 1}
     assert [text.split()[0] for text in said] == list(names)
     for text in said:

@@ -114,6 +114,10 @@ def test_what_is_refused(model: str, stages: int, serving: dict[str, Any], error
         ("--enable-lora --max-loras 4 --max-lora-rank 64", {"enable_lora": True, "max_loras": 4, "max_lora_rank": 64}),
         ('--limit-mm-per-prompt \'{"image": 0, "video": 0}\'', {"language_model_only": True}),
         ("--limit-mm-per-prompt image=2", {"language_model_only": None}),
+        ("--limit-mm-per-prompt.image 0 --limit-mm-per-prompt.video 0", {"language_model_only": True}),
+        ("-tp 8 -dcp 2 -ep", {"tensor": 8, "decode_context_parallel_size": 2, "enable_expert_parallel": True}),
+        ("--cpu-offload-gb 2.5 -O0", {"cpu_offload_gb": 2.5, "enforce_eager": True}),
+        ("--dtype half", {"weights": "fp16"}),
         ("--task embed", {"runner": "pooling"}),
         ("--runner pooling", {"runner": "pooling"}),
     ],
@@ -124,3 +128,48 @@ def test_a_command_is_read(flags: str, fields: dict[str, Any], tmp_path: Path) -
     job = read_file(command).job
     parts = {**job["serving"], **job.get("parallelism", {})}
     assert {name: parts.get(name) for name in fields} == fields
+
+
+def test_what_is_quantized_stays_so_whatever_the_rest_is_in(tmp_path: Path) -> None:
+    command = tmp_path / "serve.sh"
+    command.write_text("vllm serve Qwen/Qwen2.5-7B-Instruct-AWQ --dtype half --max-model-len 4096\n", encoding="utf-8")
+    job = read_file(command).job
+    assert "weights" not in job["serving"]
+    assert estimate(job).job["serving"]["weights"] == "awq-int4"
+
+
+def test_options_say_parts_of_a_mapping_and_a_transcriber_has_its_own_length(tmp_path: Path) -> None:
+    command = tmp_path / "serve.sh"
+    guessing = "--speculative-config.method mtp --speculative-config.num_speculative_tokens 1"
+    command.write_text(f"vllm serve zai-org/GLM-4.5-Air -tp 8 --max-model-len 8192 {guessing}\n", encoding="utf-8")
+    assert read_file(command).job["serving"]["speculative_config"] == {"method": "mtp", "num_speculative_tokens": 1}
+    command.write_text("vllm serve openai/whisper-large-v3\n", encoding="utf-8")
+    assert read_file(command).job["serving"]["context"] == 448
+
+
+def test_weights_in_the_hosts_memory() -> None:
+    """OLMo 2 7B, 13.5958 GiB, with cpu_offload_gb 8 had 5.6 GB of them on the GPU (zisaacson/BatchLocaLLM,
+    CPU_OFFLOAD_DEEP_DIVE.md). What reaches the limit goes whole, so that up to a parameter more goes."""
+    whole, left = (engine("olmo-2-7b", 1, {}, cpu_offload_gb=size, context=4096) for size in (0, 8))
+    largest = 22016 * 4096 * 2
+    assert whole.weights_bytes / GIB == pytest.approx(13.596, abs=0.02)
+    assert left.weights_bytes / GIB == pytest.approx(5.6, abs=0.1)
+    assert 0 <= whole.weights_bytes - left.weights_bytes - 8 * GIB < largest
+    all_of_it = engine("olmo-2-7b", 1, {}, cpu_offload_gb=100, context=4096)
+    assert all_of_it.weights_bytes == pytest.approx(2 * 100352 * 4096 * 2, rel=0.02)  # the embedding and the output layer stay
+
+
+def test_a_cache_over_several_ranks() -> None:
+    alone, over = (engine("deepseek-v3", 8, {"tensor": 8}, "h200", context=65536, **asked) for asked in ({}, DIVIDED))
+    assert alone.cache_blocks == over.cache_blocks
+    assert over.concurrency == pytest.approx(8 * (alone.concurrency or 0))
+    assert over.cache_tokens == pytest.approx(8 * (alone.cache_tokens or 0), rel=1e-3)
+    with pytest.raises(InvalidJob, match="do not divide the 8"):
+        engine("deepseek-v3", 8, {"tensor": 8}, decode_context_parallel_size=3)
+    with pytest.raises(InvalidJob, match="no more ranks can share a cache"):
+        engine("llama-3.3-70b", 8, {"tensor": 8}, decode_context_parallel_size=2)
+    with pytest.raises(NotModelled, match="gemma3 models"):
+        engine("gemma-3-27b", 8, {"tensor": 8}, decode_context_parallel_size=2)
+
+
+DIVIDED = {"decode_context_parallel_size": 8}

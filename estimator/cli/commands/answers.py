@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimator.cli import inputs
-from estimator.cli.options import hours, money, takes_any_job, takes_check, takes_job, takes_prices, takes_specs, whole
+from estimator.cli.options import hours, money, takes_any_job, takes_check, takes_job, takes_prices, takes_specs, tokens, whole
 from estimator.contract.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ def _limit_options(commands: Commands, name: str, what: str, such_as: str) -> No
     )
     takes_any_job(one)
     one.add_argument("field", metavar="FIELD", help=f"the number's dotted name: {such_as}, …")
+    one.add_argument(
+        "--context", metavar="TOKENS", type=tokens, help="of JOB, a model that is served: tokens of a sequence (4096)"
+    )
     one.add_argument(
         "--tries", metavar="N", type=whole, default=8, help="how many values to estimate in full where the allocator decides (8)"
     )

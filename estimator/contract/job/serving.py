@@ -112,6 +112,14 @@ class Serving(Part):
         description="of vLLM, replicas of one engine (--data-parallel-size), whose experts lie on all of them; without it, those "
         "of parallelism.data with enable_expert_parallel, else 1: each replica alone",
     )
+    decode_context_parallel_size: Count | None = Field(
+        None,
+        description="of vLLM, tensor-parallel ranks over which the tokens of a sequence's cache are spread "
+        "(--decode-context-parallel-size); without it, 1",
+    )
+    cpu_offload_gb: Annotated[float, Field(ge=0, le=10**5)] = Field(
+        0, description="of vLLM, GiB of each GPU's weights that lie in the host's memory (--cpu-offload-gb)"
+    )
     speculative_config: Speculative | None = Field(
         None, description="of vLLM, how next tokens are guessed ahead (--speculative-config); without it, not at all"
     )

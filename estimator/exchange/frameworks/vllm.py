@@ -16,6 +16,11 @@ SHORT = {
     "-tp": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
+    "-dcp": "decode_context_parallel_size",
+    "-pcp": "prefill_context_parallel_size",
+    "-ep": "enable_expert_parallel",
+    "-n": "nnodes",
+    "-r": "node_rank",
     "-q": "quantization",
     "-cc": "compilation_config",
     "-O": "optimization_level",
@@ -31,6 +36,10 @@ TYPES = {
 }
 
 
+SHARES = ("gpu_memory_utilization", "cpu_offload_gb")
+"""Settings that are no whole numbers."""
+PARTED = ("speculative_config", "limit_mm_per_prompt", "compilation_config", "kv_transfer_config", "hf_overrides")
+"""Settings that are mappings, whose parts may be options of their own: `--speculative-config.method mtp`."""
 POOLED = ("embed", "embedding", "classify", "score", "reward")
 """Values of `--task`, which older releases have, that give vectors or scores."""
 NO_ITEMS = re.compile(r"\D*(0\D*)+")
@@ -41,6 +50,7 @@ def read(conf: Configuration) -> None:
     """The serving job that arguments are."""
     conf.given = {key.replace("-", "_"): value for key, value in conf.given.items()}
     conf.lines = {key.replace("-", "_"): line for key, line in conf.lines.items()}
+    _joined(conf)
     conf.put("model", served(conf, "model"))
     conf.put("task", "serve")
     conf.put("serving.engine", "vllm")
@@ -54,10 +64,12 @@ def read(conf: Configuration) -> None:
     for theirs, ours in conf.facts.tables["settings"].items():
         value = conf.number(theirs)
         if value is not None:
-            conf.put(f"serving.{ours}", value if ours == "gpu_memory_utilization" else conf.whole(theirs))
+            conf.put(f"serving.{ours}", value if ours in SHARES else conf.whole(theirs))
     for name in ("enforce_eager", "enable_expert_parallel", "language_model_only", "enable_lora"):
         if conf.yes(name):
             conf.put(f"serving.{name}", True)
+    if str(conf.given.get("optimization_level")) == "0":  # which captures no graphs, as --enforce-eager
+        conf.put("serving.enforce_eager", True)
     if conf.launch.mxfp8:
         conf.put("serving.moe_mxfp8", True)
     runner, task = ((conf.text(key) or "auto").lower() for key in ("runner", "task"))
@@ -70,6 +82,16 @@ def read(conf: Configuration) -> None:
         conf.put("serving.language_model_only", True)
     speculation(conf)
     spread(conf, "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "serving.data_parallel_size")
+
+
+def _joined(conf: Configuration) -> None:
+    """Options that say a part of a mapping (utils/argparse_utils.py, `FlexibleArgumentParser`), as that mapping."""
+    for key in [key for key in conf.given if key.partition(".")[0] in PARTED and "." in key]:
+        whole, _, part = key.partition(".")
+        before = conf.given.get(whole)
+        if before is None or isinstance(before, dict):
+            conf.given[whole] = {**(before or {}), part: conf.given.pop(key)}
+            conf.lines[whole] = conf.lines.get(key, 0)
 
 
 GUESSING = ("method", "model", "num_speculative_tokens", "draft_sample_method")
@@ -125,7 +147,7 @@ def weights(conf: Configuration) -> None:
             "quantization",
             f"{method}: a job has no such format by this name; the weights are taken for bf16, or what the model's name says",
         )
-    elif given in TYPES:
+    elif given in TYPES and not _quantized(conf):  # of which it is what all else is in
         conf.put("serving.weights", TYPES[given])
     if given not in TYPES and given != "auto":
         conf.leave("dtype", f"{given}: a job has no such type; bf16 is taken")
@@ -152,12 +174,24 @@ def context(conf: Configuration, key: str) -> None:
     from estimator.specs.resolve import resolve
 
     try:
-        most = resolve(conf.get("model"), conf.around.allow_files).spec.longest_sequence
+        spec = resolve(conf.get("model"), conf.around.allow_files).spec
+        most = spec.most_targets or spec.longest_sequence
     except WillItFitError:
         most = None
     if most:
         conf.put("serving.context", most)
         conf.assume(key, most, "the longest that the model has positions for")
+
+
+def _quantized(conf: Configuration) -> bool:
+    """Whether the model's checkpoint is stored in few bits, as far as it is known."""
+    from estimator.contract.errors import WillItFitError
+    from estimator.specs.resolve import resolve
+
+    try:
+        return resolve(conf.get("model"), conf.around.allow_files).stored is not None
+    except WillItFitError:
+        return False
 
 
 def _experts(conf: Configuration) -> bool:

@@ -113,6 +113,13 @@ def devices(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None)
     ]
 
 
+UNASKED = (
+    "where nobody says how many layers or experts go to the GPU, llama.cpp's server and Ollama leave by themselves what does not "
+    "fit in the host's memory, with 1 GiB of each GPU free (--fit), and are slower: the verdict is of all on the GPU"
+)
+"""common/fit.cpp: `--fit on`, `--fit-target 1024`."""
+
+
 def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
     """Settings that leave a part in the host's memory, and their values from the one that leaves least there."""
     chosen = asked.cpu_moe or asked.override_tensor or asked.n_cpu_moe is not None or asked.gpu_layers is not None
@@ -235,6 +242,7 @@ LLAMA_CPP = Engine(
     on_host=left_on_host,
     devices=devices,
     fitting=fitting,
+    unasked=UNASKED,
 )
 OLLAMA = replace(
     LLAMA_CPP,

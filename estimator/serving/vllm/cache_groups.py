@@ -46,6 +46,8 @@ class Kept:
     tokens: int | None = None
     guessed: int = 0
     """Of states, tokens that are guessed ahead: there is a state after each, since any may be the last that is right."""
+    over: int = 1
+    """Ranks over which the tokens of a request are spread."""
 
     def blocks(self, length: int, in_flight: int) -> int:
         """Blocks of one request of `length` tokens, of which passes that are not settled have `in_flight`."""
@@ -57,7 +59,7 @@ class Kept:
         if self.kind == "chunk":
             assert self.tokens is not None
             return _up(min(self.tokens + in_flight, length), self.block)
-        return _up(self.tokens or 1 if self.kind == "cross" else length, self.block)
+        return _up(self.tokens or 1 if self.kind == "cross" else _up(length, self.over), self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +109,11 @@ def kept(
     block: int | None = None,
     guessed: int = 0,
     scaled: bool = False,
+    over: int = 1,
 ) -> list[Kept]:
     """What layers keep on one of `tensor` ranks, in numbers of `cached` bytes, states of `plain` bytes, of sequences of which
-    so many tokens are `guessed` ahead; `scaled`: whether latents in FP8 that an indexer chooses from have scales beside them.
+    so many tokens are `guessed` ahead; `scaled`: whether latents in FP8 that an indexer chooses from have scales beside them;
+    `over`: ranks over which the tokens of a request are spread.
 
     Latents are not divided, and key heads are copied where they are fewer than ranks. Where states lie beside attention, a block
     holds as many tokens as make a page of attention as large as a state, which is filled up to it.
@@ -127,7 +131,7 @@ def kept(
     for layer in layers:
         page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached, scaled)
         seen = None if layer.kind == "latent" else layer.tokens
-        made.append(Kept(layer.kind, given, page, seen, guessed if layer.kind == "state" else 0))
+        made.append(Kept(layer.kind, given, page, seen, guessed if layer.kind == "state" else 0, over))
     return made
 
 
@@ -157,7 +161,7 @@ def grouped(layers: list[Kept], here: frozenset[int] | None = None) -> Groups:
     if len(set(layers)) > 1 and len({layer.block for layer in layers}) == 1 and {layer.kind for layer in layers} <= FULL:
         whole = sum(layer.page for layer in layers)
         page = whole if here is None else sum(layers[place].page for place in here)
-        return Groups((Kept("full", layers[0].block, page),), 1, 0)
+        return Groups((Kept("full", layers[0].block, page, over=layers[0].over),), 1, 0)
     kinds: dict[Kept, list[int]] = {}
     for number, layer in enumerate(_one_page(layers)):
         kinds.setdefault(layer, []).append(number)

@@ -31,6 +31,8 @@ from estimator.serving.layout import Lately, Passing, laid_out
 from estimator.serving.tensors import check_output_groups, held
 from estimator.serving.vllm import settings
 from estimator.serving.vllm.adapters import check_adapters, said
+from estimator.serving.vllm.apart import check_apart
+from estimator.serving.vllm.apart import said as said_of_host
 from estimator.serving.vllm.packed import BLOCK
 from estimator.serving.vllm.plan import Sized, engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.pooling import check_runner
@@ -73,6 +75,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     if asked.language_model_only and spec.language_model is spec:
         raise Contradiction(f"{spec.model_type} models read nothing but texts: leave it out", "serving.language_model_only")
     check_adapters(asked, spec)
+    check_apart(asked, spec, place)
     check_speculation(asked, spec, place)
     check_format(asked, experts, "vLLM")
 
@@ -158,6 +161,7 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
         f"{'' if asked.speculative_config else 'speculation and '}prefix caching of states",
         *said(asked),
         *said_of_guesses(asked),
+        *said_of_host(asked),
         *([DERIVED] if compresses(spec.cache_layers) else []),
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
@@ -183,6 +187,8 @@ VLLM = Engine(
             "enable_expert_parallel",
             "moe_mxfp8",
             "data_parallel_size",
+            "decode_context_parallel_size",
+            "cpu_offload_gb",
             "speculative_config",
             "speculative_acceptance",
         }
@@ -239,7 +245,9 @@ VLLM = Engine(
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,
     captures=lambda serving: not serving.enforce_eager,
-    timed=lambda serving, place: replicas(serving, place) == 1,
+    timed=lambda serving, place: (
+        replicas(serving, place) == 1 and not serving.cpu_offload_gb and serving.decode_context_parallel_size in (None, 1)
+    ),
     pipelines=True,
     drafter=drafter_of,
 )

@@ -76,10 +76,11 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     drafter = drafter_of(serving, spec)
     guessed, drafts = drafter.tokens if drafter else 0, draft_parts(serving, drafter, spec, place)
     kinds = (*spec.cache_layers, *draft_cache(drafter, spec))
+    over = serving.decode_context_parallel_size or 1
     if compresses(kinds):
         groups = packed(kinds)
     else:
-        layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled)
+        layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled, over)
         mine = stage_layers(spec.language_model.num_hidden_layers, stage)
         here = frozenset(entry for entry, at in enumerate(spec.cache_places) if at in mine)
         groups = grouped(layers, here if place.pipeline > 1 else None)
@@ -154,7 +155,8 @@ def engine_memory(
 def _logged_tokens(blocks: int, each: int, groups: Groups, serving: Serving) -> int:
     if release(serving.engine_version) >= TOKENS_OF_REQUESTS:
         return blocks * serving.context // each
-    return blocks // len(groups.kinds) * min(kind.block for kind in groups.kinds)
+    ranks = serving.decode_context_parallel_size or 1
+    return blocks // len(groups.kinds) * min(kind.block for kind in groups.kinds) * ranks
 
 
 def _room(found: Sized, serving: Serving, memory: int) -> int:

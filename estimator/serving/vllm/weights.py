@@ -6,6 +6,8 @@ A log is the difference of `torch.cuda.memory_allocated` around loading, rotary 
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.contract.job import Serving
 from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
@@ -13,6 +15,7 @@ from estimator.parallel.topology import Topology
 from estimator.serving.drafts import Drafter, draft_tensors
 from estimator.serving.tensors import Held, Spread, held
 from estimator.serving.vllm.adapters import slots
+from estimator.serving.vllm.apart import offloaded_bytes
 from estimator.serving.vllm.mxfp4 import activated_sizes, biases_are_wide, mxfp4_sizes
 from estimator.serving.vllm.settings import SHARED_WHOLE, release
 from estimator.serving.vllm.sparse import chosen_bytes
@@ -58,7 +61,10 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     wide += [] if serving.language_model_only else heard
     wide += [each for each in tensors if serving.weights == "mxfp4" and biases_are_wide(each, gpu)]
     others, own = [each for each in tensors if each not in wide], compresses(text.cache_layers)
-    sizes = [*stored_sizes(serving, others, plain, lambda each: activated_sizes(each) if own else mxfp4_sizes(each, gpu))]
+    stored = partial(
+        stored_sizes, serving, plain=plain, mxfp4=lambda each: activated_sizes(each) if own else mxfp4_sizes(each, gpu)
+    )
+    sizes = [*stored(others)]
     sizes += [(each.numel * dtypes.float32.itemsize, each.times) for each in wide]
     sizes += _absorbed(serving, tensors, plain)
     sizes.append((chosen_bytes(serving, spec), 1))
@@ -66,7 +72,8 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     sizes.append((0 if serving.language_model_only else spec.float32_tables * dtypes.float32.itemsize, 1))
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
-    return sum(map(block_bytes, rotary_tables(spec, plain))) + sum(times * block_bytes(size) for size, times in sizes)
+    whole = sum(map(block_bytes, rotary_tables(spec, plain))) + sum(times * block_bytes(size) for size, times in sizes)
+    return whole - offloaded_bytes(serving, others, lambda each: stored([each]))
 
 
 def _absorbed(serving: Serving, tensors: tuple[Held, ...], plain: DType) -> list[tuple[int, int]]:
