@@ -126,7 +126,7 @@ def _limit(job: bytes | Items, field: str, bound: Any, tries: int, on: str | Non
         given = dict(cast(Items, job))
         asked, on = given.pop("model", ""), given.pop("on", None)
         if given:
-            raise Contradiction("is a field of a job; beside way there are model, on and context", next(iter(given)))
+            raise Contradiction("is a field of a job; beside way there are model, on, context and sequence", next(iter(given)))
     return _json(limit(asked, field, bound, on=on, tries=tries, allow_files=False, **used).to_json())
 
 

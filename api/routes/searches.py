@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -59,10 +59,12 @@ async def limit(
         str | None, Query(max_length=200, description=f"a usual way of using model on all of on: {', '.join(slugs())}")
     ] = None,
     context: Annotated[Length | None, Query(description="with way, tokens of a served sequence")] = None,
+    sequence: Annotated[Length | None, Query(description="with way, tokens of a sequence in training")] = None,
 ) -> Response:
     """How far a job can go, its fields given by their dotted names, as for an estimate; or, with `way`, a model used so."""
-    job = items(request, "field", "bound", "tries", "way", "context")
-    return await ask(request, "limit", job=job, field=field, bound=bound, tries=tries, way=way, context=context)
+    job = items(request, "field", "bound", "tries", "way", "context", "sequence")
+    lengths: dict[str, Any] = {"context": context, "sequence": sequence}
+    return await ask(request, "limit", job=job, field=field, bound=bound, tries=tries, way=way, **lengths)
 
 
 @router.post(

@@ -44,6 +44,8 @@ def job(asked: str) -> Job:
 def any_job(options: argparse.Namespace) -> str | dict[str, Any]:
     """The path of any file that is read as a job; what standard input says; or a usual way of using a model, where `--task` says
     which, spread over what `--on` says."""
+    given = {name: getattr(options, name, None) for name in ("context", "sequence")}
+    lengths = {name: value for name, value in given.items() if value is not None}
     if (task := getattr(options, "task", None)) is not None:
         from estimator.exchange.documents import is_configuration
         from estimator.planner.cases import Lengths, usual_job
@@ -53,9 +55,9 @@ def any_job(options: argparse.Namespace) -> str | dict[str, Any]:
         if options.job == "-" or is_configuration(Path(options.job)):
             raise says_its_task(options.job)
         on, options.on = options.on, None  # which may be more GPUs than it is spread over
-        return usual_job(options.job, on, task, Lengths(context=getattr(options, "context", None)))
-    if getattr(options, "context", None) is not None:
-        raise Contradiction("is of a model's name: say with --task how it is used, too", "--context")
+        return usual_job(options.job, on, task, Lengths(**lengths))
+    if lengths:
+        raise Contradiction("is of a model's name: say with --task how it is used, too", f"--{next(iter(lengths))}")
     if options.job != "-":
         return str(options.job)
     from estimator.exchange import Surroundings, read

@@ -42,6 +42,7 @@ def limit(
     on: str | None = None,
     way: str | None = None,
     context: int | None = None,
+    sequence: int | None = None,
     tries: int = TRIES,
     allow_files: bool = True,
 ) -> Limit:
@@ -49,7 +50,8 @@ def limit(
 
     `job`: as `estimate` takes it, or the path of a framework's file. `field`: a dotted name, such as training.sequence_length.
     `on`: hardware such as 2xA100-80GB, in place of the job's own. `way`: `job` is a model, used in this way (serve, qlora, …) on
-    `on`, spread over it as the headline spreads it; where it is served, with `context` tokens of each sequence. `tries`: so many
+    `on`, spread over it as the headline spreads it; with `context` tokens of each sequence that is served, or
+    `sequence` of each that is trained on. `tries`: so many
     values are estimated one by one where what is needed jumps from one to the next. Raises `InvalidJob` for a field that is no
     number, and what `estimate` raises of a job that is refused with every value that was tried.
     """
@@ -57,7 +59,7 @@ def limit(
         raise InvalidValue(f"{bound!r} is neither max nor min", "bound")
     if not 1 <= tries <= MOST_TRIES:
         raise InvalidValue(f"write a number from 1 to {MOST_TRIES}, not {tries}", "tries")
-    given = job_of(job, on) if way is None else _used(job, on, way, context, allow_files)
+    given = job_of(job, on) if way is None else _used(job, on, way, Lengths(context=context, sequence=sequence), allow_files)
     spec = resolve(given.model, allow_files).spec
     own, values = number(given, field, spec)
     values = values if bound == "max" else values[::-1]
@@ -72,11 +74,11 @@ def limit(
     return _answer(search, bound, edge, start, spec)
 
 
-def _used(model: Any, on: str | None, way: str, context: int | None, allow_files: bool) -> Job:
+def _used(model: Any, on: str | None, way: str, lengths: Lengths, allow_files: bool) -> Job:
     """A usual way of using a model on some hardware, as a job."""
     if on is None:
         raise Contradiction("is of a model on some hardware: say that, too", "way")
-    return job_of(usual_job(model, on, way, Lengths(context=context), allow_files), None)
+    return job_of(usual_job(model, on, way, lengths, allow_files), None)
 
 
 @dataclass(slots=True)

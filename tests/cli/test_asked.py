@@ -142,6 +142,10 @@ from estimator.questions.read import read
             "what batch size can i use for full finetuning of llama 3.2 1b on a 4090",
             ["max", "llama 3.2 1b", "training.micro_batch_size", "--on", "a 4090", "--task", "full"],
         ),
+        (
+            "max batch size for qlora 8b on a 4090 at 4k context",
+            ["max", "8b", "training.micro_batch_size", "--on", "a 4090", "--task", "qlora", "--sequence", "4k"],
+        ),
         ("how much does it cost to run llama 3.3 70b 24/7", ["which", "llama 3.3 70b"]),
         ("llama 3 8b", None),
         ("which 70B", None),

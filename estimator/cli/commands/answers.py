@@ -82,6 +82,9 @@ def _limit_options(commands: Commands, name: str, what: str, such_as: str) -> No
         "--context", metavar="TOKENS", type=tokens, help="of JOB, a model that is served: tokens of a sequence (4096)"
     )
     one.add_argument(
+        "--sequence", metavar="TOKENS", type=tokens, help="of JOB, a model that is trained: tokens of a sequence (2048)"
+    )
+    one.add_argument(
         "--tries", metavar="N", type=whole, default=8, help="how many values to estimate in full where the allocator decides (8)"
     )
     takes_check(one, "exit with 1 if it fits with no value")
