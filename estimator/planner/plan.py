@@ -172,6 +172,9 @@ def _reason(search: PlanSearch, ways: int) -> str:
         return f"{ways} ways are beaten by none{part}" if ways > 1 else f"one way beats all others{part}"
     if not search.complete:
         return f"ended before any was found that does it, with {settled:,} of {candidates:,} candidates settled"
+    if not candidates and search.complete:
+        exactly = " exactly" if search.levers.exact else ""
+        return f"no layout has {search.levers.sequences:,} sequences in a step{exactly}, as the job has"
     if _untried(found):
         every = "every candidate"
         if found.nearest:

@@ -280,6 +280,13 @@ def test_what_does_not_fit_says_what_is_nearest() -> None:
     assert "too much" in found.reason
 
 
+def test_a_batch_that_no_layout_has_is_said() -> None:
+    job = {"model": "llama-3.2-1b", "training": {"micro_batch_size": 3}}
+    found = asked(job, on="2xh100", keep_global_batch=True, deny=["parallelism.tensor"])
+    assert found.possible is False
+    assert found.reason == "no layout has 3 sequences in a step exactly, as the job has"
+
+
 def test_layers_that_do_not_divide_are_shared_out_as_its_authors_did() -> None:
     job = read_job({"model": "llama-3.1-405b", "training": {"implementation": "megatron"}})
     families = Levers(job, resolve(job.model).spec, {}, {}, False, 2048).families(Extent(8, 2048))
