@@ -140,6 +140,7 @@ from estimator.questions.read import read
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
+        ("1 " * 200, None),
     ],
 )
 def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str] | None) -> None:
