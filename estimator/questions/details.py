@@ -20,7 +20,7 @@ _DETAILS = tuple(
             r"(users|people|requests|sequences|clients|sessions)( (at once|concurrently))?(?= |$)",
         ),
         ("tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens(?! of)"),
-        ("batch", r",? ((with|at|and|using) )?(an? )?batch([- ]size)?( of)? (?P<value>\d+)(?= |$)"),
+        ("batch", r",? ((with|at|and|using) )?(an? )?batch([- ]size)?( of)? (?P<value>\d+)(?=,? |$)"),
         ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_COUNT}( tokens)?( of)?[- ]{_CONTEXT}{_LENGTH}{_EACH}"),
         ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_CONTEXT}{_LENGTH}( of)? {_COUNT}( tokens)?{_EACH}"),
         ("context", rf",? ((at|with) )?(?P<value>\d+k)( tokens)?{_EACH}"),

@@ -86,6 +86,8 @@ from estimator.questions.read import read
             ["llama 3.1 8b", "--on", "a 24gb card", "--sequence", "8k", "--task", "lora"],
         ),
         ("qlora 70b on 48gb with batch size 4", ["70b", "--on", "48gb", "--task", "qlora", "--batch", "4"]),
+        ("8b on 24gb, batch 8, 2k tokens", ["8b", "--on", "24gb", "--context", "2k", "--concurrency", "8"]),
+        ("will 8b run on a 3060 12gb w/ 32k", ["8b", "--on", "a 3060 12gb", "--context", "32k"]),
         ("8b on 24gb batch 4", ["8b", "--on", "24gb", "--concurrency", "4"]),
         (
             "is 8xH200 enough for deepseek v3 fp8 with 100 concurrent users",
