@@ -17,8 +17,7 @@ USERS, BATCH = "serving.concurrency", "training.micro_batch_size"
 class Asked:
     """A question. `model` is empty where models are asked for, and `on`, its hardware, where hardware is. `details`: what was
     said beside, by the names of the headline's options (`context`, `concurrency`, `sequence`, `batch`, `task`, `tokens`,
-    `engine`), as it
-    was written. `limited`: the number of a job whose limit is asked for."""
+    `engine`), as it was written. `limited`: the number of a job whose limit is asked for."""
 
     wants: Wanted
     model: str = ""

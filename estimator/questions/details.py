@@ -20,7 +20,7 @@ _DETAILS = tuple(
             r"(users|people|requests|sequences|clients|sessions)( (at once|concurrently))?(?= |$)",
         ),
         ("tokens", r" (on|with|for|over) (?P<value>[\d.]+[kmbt]?) tokens(?! (of|each|per))"),
-        ("batch", r",? ((with|at|and|using) )?(an? )?batch([- ]size)?( of)? (?P<value>\d+)(?= |$)"),
+        ("batch", r",? ((with|at|and|using) )?(an? )?batch([- ]size)?( of)? (?P<value>\d+)(?=,? |$)"),
         ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_COUNT}( tokens)?( of)?[- ]{_CONTEXT}{_LENGTH}{_EACH}"),
         ("context", rf"(^|,? )((with|at|and|for|using) )?(an? )?{_CONTEXT}{_LENGTH}( of)? {_COUNT}( tokens)?{_EACH}"),
         ("context", rf",? ((at|with) )?(?P<value>\d+k)( tokens)?{_EACH}"),
@@ -36,7 +36,7 @@ _BITS = re.compile(
     re.IGNORECASE,
 )
 _KIND = re.compile(
-    r",? (at|in|as|using|with|quantized (to|in)) (a )?(?P<kind>(iq|q)\d(_\w+)?|gguf|fp8|awq|gptq|nvfp4|mxfp4|int4-awq)"
+    r",? (at|in|as|using|with|quantized (to|in)) (a )?(?P<kind>(iq|q)\d(_\w+)?|gguf|fp8|fp16|bf16|awq|gptq|nvfp4|mxfp4|int4-awq)"
     r"( quant)?(?= |$)",
     re.IGNORECASE,
 )
@@ -66,13 +66,10 @@ def details(text: str) -> tuple[str, str, Details]:
         found["task"] = "full-mixed"
     trains = TRAINS.search(text) is not None or found.get("task") in TRAINING
     kind = ""
-    if said := _KIND.search(text):
+    if not trains and (said := _KIND.search(text)):
         kind, text = said["kind"], _without(text, said)
-    elif said := _BITS.search(text):
-        if "task" not in found:
-            bits = said["bits"] or said["whole"]
-            found["task"] = "qlora" if trains else f"serve-{bits}bit"
-        text = _without(text, said)
+    elif (said := _BITS.search(text)) and (task := _in_few_bits(found.get("task"), trains, said["bits"] or said["whole"])):
+        found["task"], text = task, _without(text, said)
     if said := _ENGINE.search(text):
         name = said["name"].lower()
         if (engine := _ENGINES.get(name, name)) != "vllm":  # which serves where nothing else is said
@@ -81,6 +78,13 @@ def details(text: str) -> tuple[str, str, Details]:
     if "batch" in found and not trains and "concurrency" not in found:  # as engines' users call it
         found["concurrency"] = found.pop("batch")
     return text, kind, found
+
+
+def _in_few_bits(task: str | None, trains: bool, bits: str) -> str | None:
+    """The way of using a model whose weights have so few bits; None where none of the usual ones has."""
+    if not trains:
+        return task or f"serve-{bits}bit"
+    return "qlora" if bits == "4" and task in (None, "lora", "qlora") else None
 
 
 def for_training(said: Details, trains: bool) -> Details:

@@ -13,8 +13,10 @@ from estimator.questions.details import TRAINS
 from estimator.questions.shapes import HOW_TO_ASK, limited, method, place
 from estimator.specs.resolve import is_name
 
-MOST_WORDS = 10
+MOST_WORDS = 8
 """Of a name."""
+MOST_SAID = 30
+"""Words of a question in which names are looked for: each run of them is tried as a name, which takes a while."""
 HARDWARE = frozenset(
     {"gpu", "gpus", "card", "cards", "hardware", "vram", "memory", "machine", "ram", "gb", "graphics", "accelerator", "setup"}
 )
@@ -28,7 +30,7 @@ _WORDS = frozenset(
     a an the this that my our your i i've we we've you it it's one me us is are am be was will would can could should do
     does did may might has have had got want wants like going trying plan there how what what's whats which where if
     whether when why much many fast long big large small far good well better enough sufficient possible able any some
-    just only still even also too and or of on in with for to at by from using use via per into under without run runs
+    just only still even also too and or of on in with for to at by from using use via per into under run runs
     running serve serves serving host hosting load loading fit fits fitting hold handle train trains training trained fine
     tune fine-tune fine-tuning finetune finetuning finetuned tuning pretrain pre-train pretraining scratch lora qlora full
     work works get take takes took best least most max maximum biggest largest inference local locally home speed
@@ -39,8 +41,6 @@ _WORDS = frozenset(
 )
 PLAIN = HARDWARE | MODELS | PEOPLE | SEEKS | _WORDS
 """Words of a question that are no name."""
-
-
 _JOINING = re.compile("^(with|of|in|on) ", re.IGNORECASE)
 
 
@@ -62,8 +62,10 @@ def is_hardware(text: str) -> bool:
 
 def named(text: str, details: Details) -> Asked | None:
     """What a question asks that names a model, hardware, or both, with `details` that were said beside; None where it has words
-    that are not understood, but `InvalidJob` is raised where they are part of neither name."""
+    that are not understood, or more than `MOST_SAID`, but `InvalidJob` is raised where they are part of neither name."""
     words = [word.strip("?!,.;:()\"'") for word in text.split()]
+    if len(words) > MOST_SAID:
+        return None
     model, before, after = _longest(words, is_model)
     sides = [_longest(side, is_hardware) for side in (after, before)]
     best = max(sides, key=lambda side: len(side[0].split()))
@@ -101,9 +103,14 @@ def _method(rest: str, usual: str = "") -> Details:
 def _longest(words: list[str], names: Callable[[str], bool]) -> tuple[str, list[str], list[str]]:
     """The most words in a row that name something, the first of several, and what stands before and after; else the empty text
     and all of them before."""
+    tried: set[str] = set()
     for count in range(min(MOST_WORDS, len(words)), 0, -1):
         for start in range(len(words) - count + 1):
             inside = words[start : start + count]
-            if not all(word.lower() in PLAIN for word in inside) and names(" ".join(inside)):
-                return " ".join(inside), words[:start], words[start + count :]
+            text = " ".join(inside)
+            if text in tried or all(word.lower() in PLAIN for word in inside):
+                continue
+            if names(text):
+                return text, words[:start], words[start + count :]
+            tried.add(text)
     return "", words, []

@@ -31,7 +31,7 @@ def read(question: str, by_name: bool = True) -> Asked | None:
     it say."""
     if len(question) > LONGEST:
         return None
-    text, kind, said = details(" ".join(_NOTHING.sub("", question).split()).rstrip("?!,. "))
+    text, kind, said = details(" ".join(_NOTHING.sub("", question).replace(" w/", " with ").split()).rstrip("?!,. "))
     found = shaped(text, said)
     if by_name and (found is None or not _known(found)):
         found = named(text, said) or found

@@ -92,6 +92,8 @@ from estimator.questions.read import read
             ["llama 3.1 8b", "--on", "a 24gb card", "--sequence", "8k", "--task", "lora"],
         ),
         ("qlora 70b on 48gb with batch size 4", ["70b", "--on", "48gb", "--task", "qlora", "--batch", "4"]),
+        ("8b on 24gb, batch 8, 2k tokens", ["8b", "--on", "24gb", "--context", "2k", "--concurrency", "8"]),
+        ("will 8b run on a 3060 12gb w/ 32k", ["8b", "--on", "a 3060 12gb", "--context", "32k"]),
         ("8b on 24gb batch 4", ["8b", "--on", "24gb", "--concurrency", "4"]),
         (
             "is 8xH200 enough for deepseek v3 fp8 with 100 concurrent users",
@@ -128,6 +130,8 @@ from estimator.questions.read import read
         ),
         ("fine-tune 8b on 24gb at 8k", ["8b", "--on", "24gb", "--sequence", "8k", "--context", "8k"]),
         ("llama 3.3 70b on 2x4090 with sglang", ["llama 3.3 70b", "--on", "2x4090", "--engine", "sglang"]),
+        ("lora 8b on 24gb in 4 bit", ["8b", "--on", "24gb", "--task", "qlora"]),
+        ("8b on a 4090 in bf16", ["8b bf16", "--on", "a 4090"]),
         ("what gpu for 70b in ollama", ["which", "70b", "--task", "serve-gguf"]),
         ("what gpu for 70b with sglang", None),
         ("serve 70b on 8xA100 for 32 users", ["70b", "--on", "8xA100", "--concurrency", "32"]),
@@ -150,6 +154,7 @@ from estimator.questions.read import read
         ("llama 3 8b", None),
         ("which 70B", None),
         ("on " * 200, None),
+        ("1 " * 200, None),
     ],
 )
 def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str] | None) -> None:
@@ -159,7 +164,12 @@ def test_a_question_is_read_with_its_numbers(question: str, arguments: list[str]
 
 @pytest.mark.parametrize(
     ("question", "strange"),
-    [("dpo on qwen2.5 7b with 2 A100s", "'dpo'"), ("can i train a 70b on 8x h100 with fsdp", "'fsdp'")],
+    [
+        ("dpo on qwen2.5 7b with 2 A100s", "'dpo'"),
+        ("can i train a 70b on 8x h100 with fsdp", "'fsdp'"),
+        ("full fine-tune of 8b on 80gb at 4 bit", "'4', 'bit'"),
+        ("train 8b on 24gb without lora", "'without'"),
+    ],
 )
 def test_words_that_may_matter_are_not_passed_over(question: str, strange: str) -> None:
     with pytest.raises(InvalidJob, match=f"not understood beside .*: {strange}"):
