@@ -20,15 +20,18 @@ from estimator.specs.resolve import resolve
 from estimator.verify.model import AUTO, config, plain
 from tests.draw import models
 
+TRIES = 200
+
 
 def small(kind: str) -> ModelSpec:
     """A random small model of a family."""
     rng = random.Random(kind)
-    while True:
+    for _ in range(TRIES):
         try:
             return resolve(models.small(rng, kind)).spec
         except InvalidJob:  # its values do not go together
             continue
+    raise AssertionError(f"no values of {kind} go together: see tests/cases/random_models.yaml")
 
 
 def known(name: str, names: Iterable[str]) -> str | None:
