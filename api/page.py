@@ -121,12 +121,18 @@ def rendered_template(name: str, /, **context: Any) -> str:
 
 def render(items: Items, view: str = "") -> tuple[int, str]:
     """A page for the fields of its address, or of the form that was sent: its HTTP status and its HTML."""
-    view, given = in_words(view, asked(items))
+    given, misread = asked(items), None
+    try:
+        view, given = in_words(view, given)
+    except InvalidJob as found:
+        misread = found
     status, error, where, unknown = 200, "", "", ""
     name = view or ("job" if given.get("model") and given.get("task") else "fits")
     answer: dict[str, Any] = {}
     if given.items:
         try:
+            if misread:
+                raise misread
             if view in OF_JOBS:
                 given = meant(given)
                 name = view or ("job" if given.get("model") and given.get("task") else "fits")

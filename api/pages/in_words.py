@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob
 from estimator.questions.read import read
 
 from .asked import Asked
@@ -13,14 +12,12 @@ VIEWS = {"fit": "", "hardware": "which", "models": "models", "limit": "limit"}
 
 
 def in_words(view: str, given: Asked) -> tuple[str, Asked]:
-    """The page and the fields that a question means; as they were where it is none, or the hardware has its own field."""
+    """The page and the fields that a question means; as they were where it is none, or the hardware has its own field. Raises
+    `InvalidJob` for words that are not understood."""
     question = given.get("model")
     if view or not question or any(given.get(name) for name in ("on", *HARDWARE)):
         return view, given
-    try:
-        found = read(question)
-    except InvalidJob:
-        found = None
+    found = read(question)
     if found is None:
         return view, given
     named = [(name, value) for name, value in (("model", found.model), ("on", found.on), ("field", found.limited)) if value]

@@ -11,6 +11,8 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
+from estimator.contract.errors import InvalidJob
+
 from .. import documentation
 from ..asking import ask
 from ..observed import POLICY_NAME, policy
@@ -132,7 +134,10 @@ def _asked(url: str, here: str) -> Items:
     ours = not parts.netloc or f"{parts.scheme}://{parts.netloc}" == here
     if not ours or parts.path.removeprefix(f"{settings().root_path}/") not in PAGES or not dict(items).get("model"):
         raise HTTPException(404, NONE_OF_OURS)
-    view, given = in_words("", asked(items))
+    try:
+        view, given = in_words("", asked(items))
+    except InvalidJob:
+        raise HTTPException(404, NONE_OF_OURS) from None
     if view:
         raise HTTPException(404, NONE_OF_OURS)
     return given.items

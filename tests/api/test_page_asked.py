@@ -318,6 +318,13 @@ def test_what_the_forms_offer_is_known() -> None:
         assert given
 
 
+def test_words_of_a_question_that_are_not_understood_are_named() -> None:
+    answer = client.get("/", params={"model": "dpo on qwen2.5 7b with 2 A100s"})
+    assert answer.status_code == 422
+    assert "not understood beside" in answer.text
+    assert client.get("/oembed", params={"url": "/?model=dpo+on+qwen2.5+7b+with+2+A100s"}).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("job", "said"),
     [
