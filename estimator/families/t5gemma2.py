@@ -39,7 +39,7 @@ OF_ALL = "attention_dropout", "dropout_rate"
 MADE = "hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size"
 
 
-class StackSpec(Gemma3Spec):
+class T5Gemma2StackSpec(Gemma3Spec):
     """One stack's."""
 
     model_type: str = "t5gemma2_text"
@@ -58,16 +58,16 @@ class StackSpec(Gemma3Spec):
 
 
 KINDS: Mapping[str, tuple[type[ModelSpec], str]] = {
-    "text_config": (StackSpec, "t5gemma2_text"),
+    "text_config": (T5Gemma2StackSpec, "t5gemma2_text"),
     "vision_config": (SiglipVisionSpec, "siglip_vision_model"),
 }
 """The parts of an encoder, and what they are."""
 
 
-class EncoderSpec(ModelSpec):
+class T5Gemma2EncoderSpec(ModelSpec):
     """An encoder of texts with what it sees with."""
 
-    text_config: StackSpec
+    text_config: T5Gemma2StackSpec
     vision_config: SerializeAsAny[SiglipVisionSpec]
     mm_tokens_per_image: Size = 256
 
@@ -102,8 +102,8 @@ class T5Gemma2Spec(ModelSpec):
     written_over: ClassVar[int] = 0
     """Tokens of a text whose embedding is that of the end of an image."""
 
-    encoder: EncoderSpec
-    decoder: StackSpec
+    encoder: T5Gemma2EncoderSpec
+    decoder: T5Gemma2StackSpec
     dropout_rate: Probability = 0.0
     attention_dropout: Probability = 0.0
     vocab_size: Size = 262208
@@ -115,13 +115,13 @@ class T5Gemma2Spec(ModelSpec):
             return given
         made, asked = dict(given), {key: given[key] for key in OF_ALL if key in given}
         if isinstance(said := made.get("encoder") or {}, Mapping):
-            known = {key: said[key] for key in EncoderSpec.keys() & said.keys()}
+            known = {key: said[key] for key in T5Gemma2EncoderSpec.keys() & said.keys()}
             text = said.get("text_config") or {}
             words = {**text, **asked} if isinstance(text, Mapping) else text
-            made["encoder"] = EncoderSpec.model_validate(known | {"model_type": "t5gemma2_encoder", "text_config": words})
+            made["encoder"] = T5Gemma2EncoderSpec.model_validate(known | {"model_type": "t5gemma2_encoder", "text_config": words})
         if isinstance(said := made.get("decoder") or {}, Mapping):
-            known = {key: said[key] for key in StackSpec.keys() & said.keys()}
-            made["decoder"] = StackSpec.model_validate(known | asked | {"model_type": "t5gemma2_decoder"})
+            known = {key: said[key] for key in T5Gemma2StackSpec.keys() & said.keys()}
+            made["decoder"] = T5Gemma2StackSpec.model_validate(known | asked | {"model_type": "t5gemma2_decoder"})
         encoder, decoder = made["encoder"].text_config, made["decoder"]
         made["hidden_size"], made["vocab_size"] = decoder.hidden_size, decoder.vocab_size
         made["num_hidden_layers"] = encoder.num_hidden_layers + decoder.num_hidden_layers
@@ -194,7 +194,7 @@ class MergedAttention(GroupedQueryAttention):
 class Layer(Sandwich):
     """Gemma 3's, with dropout of what each block gives; a decoder's gets what the encoder made, too."""
 
-    def __init__(self, spec: StackSpec, build: Builder, decodes: bool):
+    def __init__(self, spec: T5Gemma2StackSpec, build: Builder, decodes: bool):
         norm, bias = partial(RMSNorm, build, size=spec.hidden_size), spec.attention_bias
         kind = MergedAttention if decodes else GroupedQueryAttention
         attention = kind(
@@ -231,7 +231,7 @@ class Layer(Sandwich):
 class Stack:
     """Encoder or decoder (`T5Gemma2TextEncoder`, `T5Gemma2Decoder`)."""
 
-    def __init__(self, spec: StackSpec, words: Words, decodes: bool, build: Builder):
+    def __init__(self, spec: T5Gemma2StackSpec, words: Words, decodes: bool, build: Builder):
         self.spec, self.words, self.decodes, self.attention = spec, words, decodes, build.attention
         self.norm = RMSNorm(build, "norm", spec.hidden_size)
         self.layers = build.layers(spec.kinds, lambda _: Layer(spec, build, decodes), last=int(decodes))

@@ -53,7 +53,6 @@ ENCODERS = EMBED | {
     "roberta-prelayernorm",
     "t5",
     "t5gemma",
-    "t5gemma2",
     "umt5",
     "vit",
     "wav2vec2",

@@ -25,7 +25,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 NOT_SERVED = {
     "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"})
-    | {"gemma3_text", "minimax", "mistral_large4", "modernbert-decoder", "qwen3_asr"},
+    | {"gemma3_text", "minimax", "mistral_large4", "modernbert-decoder", "phi4_multimodal", "qwen3_asr"},
     "takes no attention of a server's": {
         "bamba",
         "biogpt",

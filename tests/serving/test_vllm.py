@@ -29,7 +29,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": {"mistral_large4", "modernbert-decoder", "qwen3_asr"},
+    "serving is not modelled": {"mistral_large4", "modernbert-decoder", "phi4_multimodal", "qwen3_asr"},
     "vLLM runs none": (ENCODERS - EMBED)
     | {"biogpt", "codegen", "gpt_neo", "jetmoe", "kolibri1", "lfm3"}
     | {"recurrent_gemma", "xglm", "youtu"},

@@ -118,7 +118,9 @@ def test_no_fact_is_newer_than_the_data_say() -> None:
     assert max(days) == DATA_VERSION
 
 
-UNPUBLISHED = {"deepseek_vl": "no copy of a checkpoint's config.json was found in public, and none can be written from memory"}
+UNPUBLISHED = dict.fromkeys(
+    ("deepseek_vl", "t5gemma2"), "no copy of a checkpoint's config.json was found in public, and none can be written from memory"
+)
 """Families without a published model, and why."""
 
 
