@@ -46,6 +46,14 @@ def test_the_headline_of_a_decoder_loads_neither_megatron_nor_hybrids() -> None:
     assert [one.stdout.strip() for one in asked] == ["[]", "['estimator.families.jamba']"]
 
 
+def test_a_command_that_names_no_model_loads_neither_models_nor_hardware() -> None:
+    """The help is there at once: what reads questions by their names is loaded where there is one."""
+    loaded = "[name for name in sys.modules if name.startswith(('estimator.families', 'estimator.specs', 'estimator.hardware'))]"
+    code = f"import sys; from estimator.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint({loaded})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_test_can_fail() -> None:
     assert imported("import sys, jinja2") == ["jinja2"]
 

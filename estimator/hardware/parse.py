@@ -128,6 +128,15 @@ def read_hardware(text: str) -> ReadHardware:
 
     Raises `InvalidJob` and `NotModelled` for what no phrase can say, `UnknownName` where nothing is called so.
     """
+    found = known_hardware(text)
+    if found is None:
+        phrase, _ = _read(_pieces_of(text), text)
+        raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
+    return found
+
+
+def known_hardware(text: str) -> ReadHardware | None:
+    """The same, but None where nothing is called so: names that are like it are not looked for."""
     if not text.strip():
         raise InvalidValue(f"is empty; {EXAMPLES}", "hardware")
     if is_here(text):
@@ -136,7 +145,7 @@ def read_hardware(text: str) -> ReadHardware:
         raise InvalidValue(f"has {len(text):,} characters; {EXAMPLES}", "hardware")
     if _NEGATIVE.match(text):
         raise InvalidValue(f"{shown(text)} begins with a negative number; {EXAMPLES}", "hardware")
-    pieces = _pieces(words(_THOUSANDS.sub("", _REQUESTED.sub(r"\2x\1", text))))
+    pieces = _pieces_of(text)
     phrase, thing = _read(pieces, text)
     if thing is None and (less := [piece for piece in pieces if piece not in _besides(pieces)]) and less != pieces:
         shorter, thing = _read(less, text)
@@ -150,9 +159,14 @@ def read_hardware(text: str) -> ReadHardware:
             return ReadHardware(machine, (f"{' '.join(text.split())} read as a machine without a GPU, {machine.ram} of RAM",))
         if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
             raise InvalidValue(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
-        raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
+        return None
     hardware = _hardware(thing, phrase, text)
     return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
+
+
+def _pieces_of(text: str) -> list[str]:
+    """A phrase in words, with counts apart."""
+    return _pieces(words(_THOUSANDS.sub("", _REQUESTED.sub(r"\2x\1", text))))
 
 
 def _besides(pieces: list[str]) -> frozenset[str]:
@@ -165,13 +179,13 @@ def _with_ram(text: str) -> ReadHardware | None:
     """Accelerators and the RAM of their node; None where a phrase does not say both."""
     found = beside_ram(" ".join(text.split()))
     try:
-        card = read_hardware(found[0]).hardware if found else None
+        read = known_hardware(found[0]) if found else None
     except WillItFitError:
-        card = None
-    if found is None or card is None or card.without_gpu or card.ram:
+        read = None
+    if found is None or read is None or read.hardware.without_gpu or read.hardware.ram:
         return None
     try:
-        hardware = Hardware.model_validate({**card.model_dump(), "ram": found[1]})
+        hardware = Hardware.model_validate({**read.hardware.model_dump(), "ram": found[1]})
     except ValidationError as error:
         raise InvalidValue(explain(error), "hardware") from None
     return ReadHardware(hardware, (f"{' '.join(text.split())} read as {found[0]} in a node with {found[1]} of RAM",))

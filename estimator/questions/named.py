@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from estimator.contract.errors import InvalidJob, WillItFitError
 from estimator.facts.spelling import shown
-from estimator.hardware.parse import is_here, read_hardware
+from estimator.hardware.parse import is_here, known_hardware
 from estimator.questions.asked import BATCH, USERS, Asked, Details
 from estimator.questions.details import TRAINS
 from estimator.questions.shapes import HOW_TO_ASK, limited, method, place
@@ -55,9 +55,14 @@ def is_model(text: str) -> bool:
 def is_hardware(text: str) -> bool:
     """Whether a text is hardware as it is read."""
     try:
-        return is_here(text) or bool(read_hardware(text))
+        return is_here(text) or known_hardware(text) is not None
     except WillItFitError:
         return False
+
+
+def known(found: Asked) -> bool:
+    """Whether the names of a question are known."""
+    return (not found.model or is_model(found.model)) and (not found.on or is_hardware(found.on))
 
 
 def named(text: str, details: Details) -> Asked | None:

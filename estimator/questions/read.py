@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from estimator.questions.asked import Asked
 from estimator.questions.details import LLAMA_CPP, TRAINS, details, for_training
-from estimator.questions.named import is_hardware, is_model, named
 from estimator.questions.shapes import shaped
 
 LONGEST = 400
@@ -24,17 +23,19 @@ _NOTHING = re.compile(
 
 
 def read(question: str, by_name: bool = True) -> Asked | None:
-    """What a question asks; None if it is none that is understood, or longer than `LONGEST`. Raises
-    `InvalidJob` for words beside names that say nothing that is known.
+    """What a question asks; None if it is none that is understood, or longer than `LONGEST`.
 
     It is what its form says, if that is a usual one and the names that it has are known; else, with `by_name`, what the names in
-    it say."""
+    it say. Raises `InvalidJob` for words beside names that say nothing that is known.
+    """
     if len(question) > LONGEST:
         return None
     text, kind, said = details(" ".join(_NOTHING.sub("", question).replace(" w/", " with ").split()).rstrip("?!,. "))
     found = shaped(text, said)
-    if by_name and (found is None or not _known(found)):
-        found = named(text, said) or found
+    if by_name:
+        from estimator.questions.named import known, named  # names are loaded where there is a question, not for every command
+
+        found = found if found is not None and known(found) else named(text, said) or found
     if found is None:
         return None
     if found.wants != "fit" and (engine := said.get("engine")):  # which the others do not ask for by its name
@@ -44,8 +45,3 @@ def read(question: str, by_name: bool = True) -> Asked | None:
         found = replace(found, details={"task": "serve-gguf"} | rest)
     model = f"{found.model} {kind}" if kind and found.model else found.model
     return replace(found, model=model, details=for_training(found.details, TRAINS.search(text) is not None))
-
-
-def _known(found: Asked) -> bool:
-    """Whether the names of a question of a usual form are known."""
-    return (not found.model or is_model(found.model)) and (not found.on or is_hardware(found.on))
